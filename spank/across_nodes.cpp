@@ -2,6 +2,7 @@
 
 #include <cstdlib>
 #include <fstream>
+#include <iterator>
 #include <string_view>
 
 #include "components.hpp"
@@ -23,6 +24,24 @@ spc_tags* asked_tags = nullptr;
 spc_meeting* meeting = nullptr;
 std::string image_of_step;
 char* told_tags = nullptr;  // where the variable's value is to be written
+
+/// A limit that Slurm sets from a variable of the step after task_init, as the last thing before
+/// it executes the command.
+struct StepLimit {
+  const char* variable;
+  const char* kept;  ///< the variable with what srun itself has for it
+  const char* value;
+};
+/// The first is no number: Slurm prints it on the user's terminal and goes on. The second leaves no
+/// memory to execute anything. Slurm applies it because of the "U", whatever slurm.conf says.
+constexpr StepLimit kStepLimits[] = {
+    {"SLURM_RLIMIT_RSS", "SLURM_SCONTAINER_RSS",
+     "spank-container: plugstack.conf of this node has no spank_container.so, or one that is older "
+     "than srun's, and the command is not executed outside of its container"},
+    {"SLURM_RLIMIT_AS", "SLURM_SCONTAINER_AS", "U0"},
+};
+constexpr size_t kLimitRoom = 32;  // a number
+char* kept_limits[std::size(kStepLimits)] = {};
 
 std::vector<std::string> command_line() {
   std::ifstream file("/proc/self/cmdline", std::ios::binary);
@@ -49,14 +68,27 @@ void print_gathered(const std::vector<std::string>& nodes, const std::string& te
   slurm_hostlist_destroy(list);
 }
 
-/// When the step is about to start srun has threads that may read `environ`: nothing may be added to it then. So the variable is
-/// set early, with room for what will be known. It is never freed, as the environment outlives this plugin.
-void reserve_variable() {
-  constexpr size_t kName = sizeof kTagsVariable;  // and '='
-  auto* variable = told_tags == nullptr ? static_cast<char*>(std::calloc(1, kName + kTagsRoom)) : nullptr;
+/// When the step is about to start srun has threads that may read `environ`: nothing may be added to
+/// it then. So the variable is set early, with room for what will be known. It is never freed, as the
+/// environment outlives this plugin. Sets `value` to that room.
+void reserve_variable(const std::string& name, size_t room, char*& value) {
+  const std::string start = name + "=";
+  if (value != nullptr) return;
+  auto* variable = static_cast<char*>(std::calloc(1, start.size() + room));
   if (variable == nullptr) return;
-  std::string(kTagsVariable).append("=").copy(variable, kName);
-  if (::putenv(variable) == 0) told_tags = variable + kName;
+  start.copy(variable, start.size());
+  if (::putenv(variable) == 0) value = variable + start.size();
+}
+
+/// Replaces what srun has set meanwhile. Only values change: see reserve_variable().
+void replace_limits() {
+  for (size_t i = 0; i < std::size(kStepLimits); ++i) {
+    const char* const now = ::getenv(kStepLimits[i].variable);
+    if (kept_limits[i] == nullptr || now == nullptr) continue;
+    if (now == std::string_view(kStepLimits[i].value)) continue;
+    std::string(now).copy(kept_limits[i], kLimitRoom - 1);
+    ::setenv(kStepLimits[i].variable, kStepLimits[i].value, 1);
+  }
 }
 
 void tell_tags(unsigned patience) {
@@ -103,6 +135,7 @@ std::vector<GivenOption> given_to_this_component() {
     ::unsetenv(kReportVariable);
     ::unsetenv(kTagsVariable);
     ::unsetenv(SPC_MEETING_VARIABLE);
+    for (const StepLimit& limit : kStepLimits) ::unsetenv(limit.kept);
   }
   // For an option without a value that came through a batch job's environment, Slurm says "(null)".
   for (size_t i = seen; i < state.given.size(); ++i) {
@@ -139,7 +172,7 @@ std::string keep_components_apart(const std::vector<GivenOption>& given) {
 
 void ask_for_tag(spc_runtime* runtime, const spc_options& options) {
   spc_tags_ask(runtime, &options, &asked_tags);
-  reserve_variable();
+  reserve_variable(kTagsVariable, kTagsRoom, told_tags);
 }
 
 void tell_tags_of_components() {
@@ -157,8 +190,16 @@ void listen_to_nodes(const spc_summary& summary) {
   }
 }
 
+void forbid_command() {
+  for (size_t i = 0; i < std::size(kStepLimits); ++i) {
+    reserve_variable(kStepLimits[i].kept, kLimitRoom, kept_limits[i]);
+    ::setenv(kStepLimits[i].variable, kStepLimits[i].value, 1);
+  }
+}
+
 int gather_errors(spank_t spank) {
   uint32_t nodes = 0;
+  replace_limits();
   // Of a heterogeneous step this would be the number of one component's nodes.
   if (components_seen != 1 || spank_get_item(spank, S_JOB_NNODES, &nodes) != ESPANK_SUCCESS) nodes = 0;
   tell_tags(nodes == 1 ? kTagPatienceOfOne : kTagPatience);
@@ -175,6 +216,16 @@ void end_gathering() {
   meeting = nullptr;
   spc_tags_free(asked_tags);
   asked_tags = nullptr;
+}
+
+void allow_command(spank_t spank) {
+  for (const StepLimit& limit : kStepLimits) {
+    std::string now;
+    const std::string kept = take_variable(spank, limit.kept);
+    if (!variable_of_job(limit.variable, now, spank) || now != limit.value) continue;
+    spank_unsetenv(spank, limit.variable);
+    if (!kept.empty()) spank_setenv(spank, limit.variable, kept.c_str(), 1);
+  }
 }
 
 std::string take_tags(spank_t spank) { return take_variable(spank, kTagsVariable); }

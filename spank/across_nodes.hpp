@@ -32,7 +32,15 @@ void tell_tags_of_components();
 /// reaches one component only.
 void listen_to_nodes(const spc_summary& summary);
 
+/// Sets limits of the step with which a node can execute its command only if the plugin there has
+/// called allow_command(). A node without the plugin ignores the options of a container, and would
+/// execute the command on the host.
+void forbid_command();
+
 // --- in a task ---
+
+/// Restores what forbid_command() has replaced.
+void allow_command(spank_t spank);
 
 /// What srun has told of tags, for spc_options; its variable is removed.
 std::string take_tags(spank_t spank);

@@ -218,7 +218,10 @@ int refuse_early(spank_t spank) {
   if (spank_context() == S_CTX_LOCAL) tell_tags_of_components();
   spc_close(runtime);
   if (refused.empty()) {
-    if (wants_container && spank_context() == S_CTX_LOCAL) listen_to_nodes(request.summary);
+    if (wants_container && spank_context() == S_CTX_LOCAL) {
+      if (!is_pyxis()) forbid_command();  // NVIDIA's pyxis on a node could not allow it
+      listen_to_nodes(request.summary);
+    }
     return 0;
   }
   slurm_error("%s%s", state.prefix, refused.c_str());
@@ -236,6 +239,7 @@ void enter_or_end_task(spank_t spank) {
   be_a_task_to_linuxproc();
 
   own_plugin = plugin_name;
+  allow_command(spank);
   srun = SrunThatListens::of_this_step(spank);
   const std::string tags = take_tags(spank), meeting = take_meeting(spank);
   if (state.runtime == nullptr) refuse_task(state.step_error.c_str());
