@@ -1,4 +1,4 @@
-"""Other arguments of the plugin in plugstack.conf, for a while. slurmd reads that file when it starts, everybody else always."""
+"""Other plugins or arguments in plugstack.conf, for a while. slurmd reads that file when it starts, everybody else always."""
 import contextlib
 import os
 
@@ -14,3 +14,17 @@ def plugstack(cluster, *arguments):
     finally:
         with open(path, "w") as file:
             file.write(before)
+
+
+@contextlib.contextmanager
+def plugins_of(cluster, machine, *plugins):
+    """On one machine only, which has a copy of its own: plugins are paths there, with arguments behind."""
+    copy = f"/etc/slurm/plugstack.{machine}"
+    with open(os.path.join(cluster.etc, f"slurm/plugstack.{machine}"), "w") as file:
+        file.write("".join(f"required {plugin}\n" for plugin in plugins))
+    cluster.root(machine, "mount", "--bind", copy, "/etc/slurm/plugstack.conf").good()
+    try:
+        yield
+    finally:
+        cluster.root(machine, "umount", "/etc/slurm/plugstack.conf").good()
+        os.unlink(os.path.join(cluster.etc, f"slurm/plugstack.{machine}"))
