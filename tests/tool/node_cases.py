@@ -84,6 +84,21 @@ def test_doctor_suid_dumpable_1_is_a_warning():
                 machine.run(["umount", "/proc/sys/fs/suid_dumpable"], "", machine.environment(), "/").succeeds()
 
 
+def test_a_node_with_pyxis_in_plugstack_conf_is_told():
+    ours = "required spank_container.so\n"
+    theirs = "/run/spank_pyxis.so"  # a file that is not linked with our library
+    with node():
+        machine.write(theirs, "NVIDIA's\n")
+        machine.write(PLUGSTACK, f"required {theirs}\n")
+        wrong(3, "warning: Slurm plugin: no plugstack.conf")
+        machine.write(PLUGSTACK, f"{ours}required {theirs}\n")
+        wrong(1, "beside NVIDIA's pyxis")
+        machine.write(PLUGSTACK, "required spank_pyxis.so\n")
+        wrong(3, "names spank_pyxis.so and not spank_container.so")
+        machine.write(PLUGSTACK, f"{ours}required spank_pyxis.so\n")
+        root("doctor", "--node").succeeds("ok      Slurm plugin: ")
+
+
 def test_a_node_that_can_start_no_container_is_told():
     with node():
         machine.write(CONFIG, machine.settings + "nonsense = 1\n")

@@ -70,19 +70,27 @@ std::string plugstack(const std::string& path, unsigned depth = 0) {
   return text;
 }
 
-/// The name of our plugin in a line of plugstack.conf that asks for it.
-std::string plugin_named_in(const std::string& text) {
+/// The plugin's name, a path for example, in a line of plugstack.conf that asks for this file.
+std::string plugin_named_in(const std::string& text, std::string_view plugin) {
   for (std::size_t at = 0; at < text.size();) {
     const std::size_t end = std::min(text.find('\n', at), text.size());
     std::string line = text.substr(at, end - at);
     at = end + 1;
     line.resize(std::min(line.find('#'), line.size()));
-    const auto name = line.find("spank_container.so");
+    const auto name = line.find(plugin);
     if (name == std::string::npos) continue;
-    const auto begin = line.find_last_of(" \t", name);
-    return line.substr(begin == std::string::npos ? 0 : begin + 1, name + 18 - (begin == std::string::npos ? 0 : begin + 1));
+    const auto before = line.find_last_of(" \t", name);
+    const auto begin = before == std::string::npos ? 0 : before + 1;
+    return line.substr(begin, name + plugin.size() - begin);
   }
   return {};
+}
+
+/// Whether the plugin is linked with our library, which NVIDIA's pyxis is not.
+bool is_ours(const std::string& plugin) {
+  const UniqueFd file(::open(plugin.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  const auto read = file ? read_file(file.get(), 64 << 20) : Result<std::string>(std::string());
+  return read && read->find("libspank_container.so") != std::string::npos;
 }
 
 class Answer final : public HttpHandler {
@@ -190,8 +198,20 @@ Finding examine_plugin() {
   constexpr char kWhat[] = "Slurm plugin";
   for (const char* path : {"/etc/slurm/plugstack.conf", "/etc/slurm-llnl/plugstack.conf", "/usr/local/etc/plugstack.conf",
                            "/run/slurm/conf/plugstack.conf"}) {
-    const std::string name = plugin_named_in(plugstack(path));
+    const std::string text = plugstack(path);
+    const std::string name = plugin_named_in(text, "spank_container.so");
+    const std::string pyxis = plugin_named_in(text, "spank_pyxis.so");
+    if (name.empty() && !pyxis.empty() && is_ours(plugin_file(pyxis))) {
+      return {kWhat, Verdict::warning,
+              formatted("{} names {} and not spank_container.so", path, pyxis),
+              "add the line \"required spank_container.so\" for submit hosts that have it"};
+    }
     if (name.empty()) continue;
+    if (!pyxis.empty() && !is_ours(plugin_file(pyxis))) {
+      return {kWhat, Verdict::failed,
+              formatted("{} names {} beside NVIDIA's pyxis, {}", path, name, pyxis),
+              "remove the line of pyxis: PYXIS_CONTAINER_IMAGE would start two containers"};
+    }
     const std::string plugin = plugin_file(name);
     if (plugin.empty()) {
       return {kWhat, Verdict::failed,
