@@ -47,8 +47,9 @@ std::optional<std::uint64_t> count_containers(int store) {
   return users ? std::optional(number) : std::nullopt;
 }
 
-/// Bytes on this file system of what relays keep: files that have no name and are root's.
-std::uint64_t spooled(dev_t system) {
+/// Bytes on this file system of what relays keep: files that have no name and are root's or the service user's, so that a user's own
+/// process of this program counts for nothing.
+std::uint64_t spooled(dev_t system, uid_t service) {
   std::uint64_t bytes = 0;
   for (DirectoryReader processes("/proc"); processes.next();) {
     if (!is_number(processes.name())) continue;
@@ -59,7 +60,7 @@ std::uint64_t spooled(dev_t system) {
     for (DirectoryReader files(process + "/fd"); files.next();) {
       struct stat status {};
       const bool is_spool = ::fstatat(files.descriptor(), files.c_name(), &status, 0) == 0 && S_ISREG(status.st_mode) &&
-                            status.st_dev == system && status.st_nlink == 0 && status.st_uid == 0;
+                            status.st_dev == system && status.st_nlink == 0 && (status.st_uid == 0 || status.st_uid == service);
       if (is_spool) bytes += static_cast<std::uint64_t>(status.st_blocks) * 512;
     }
   }
@@ -91,7 +92,9 @@ Result<StoreState> state_of_store(const std::string& path) {
   });
   state.containers = count_containers(store.get());
   struct stat status {};
-  if (::geteuid() == 0 && ::fstat(store.get(), &status) == 0) state.spool_bytes = spooled(status.st_dev);
+  if (::geteuid() == 0 && ::fstatat(store.get(), store_layout::kImages, &status, 0) == 0) {
+    state.spool_bytes = spooled(status.st_dev, status.st_uid);
+  }
   return state;
 }
 

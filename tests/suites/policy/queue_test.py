@@ -176,6 +176,10 @@ def accounting_has_the_image_and_its_digest(cluster):
         equal(comment_of(cluster, job), f"container={name}", "of a job whose registry nobody has asked")
         job = cluster.run(*hold, stdin="#!/bin/sh\n").good()
         equal(comment_of(cluster, job), None, "of a job without a container")
+        job = cluster.run(*hold, "--container-image=https://registry:5051/x.sqsh?sig=secret", stdin="#!/bin/sh\n").good()
+        equal(comment_of(cluster, job), "container=https://registry:5051/x.sqsh", "of a job with a signed URL")
+        job = cluster.run(*hold, "--container-image=./a b|c.sqsh", stdin="#!/bin/sh\n").good()
+        equal(comment_of(cluster, job), "container=?", "of a job with a path of other characters")
         with rules(cluster, "check_at_submit = true\n"):
             job = cluster.run(*hold, image, stdin="#!/bin/sh\n").good()
             equal(comment_of(cluster, job), f"container={name} digest={digests[0]}", "of a batch job")
