@@ -11,6 +11,7 @@ import struct
 import subprocess
 import tarfile
 import threading
+import time
 import zlib
 
 import kernel
@@ -158,9 +159,22 @@ def give_below(asked, below):
             asked.sendmsg([struct.pack("<Q", more)], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", some))] if some else [])
 
 
-def convert(data, output, below=None, merges=0):
+def peak_memory(process):
+    """In bytes, seen until its memory is gone. (What wait4 says counts the memory of the process that has started it.)"""
+    peak = 0
+    while True:
+        with open(f"/proc/{process.pid}/status") as status:
+            found = re.search(r"VmHWM:\s*(\d+)", status.read())
+        if not found:
+            return peak
+        with open(f"/proc/{process.pid}/comm") as name:
+            peak = int(found[1]) * 1024 if name.read() == "layer-writer\n" else peak
+        time.sleep(0.005)
+
+
+def convert(data, output, below=None, merges=0, usage=None):
     """Runs layer-writer; returns None or why it refuses. `below`: descriptors of the layers under it, the lowest first. Of these the
-    topmost `merges` are made one layer, if it is not 0."""
+    topmost `merges` are made one layer, if it is not 0. `usage`: gets the processor seconds and the bytes of memory that it took."""
     given = memory_file(data)
     mine, theirs = os.pipe()
     asked, asking = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -181,8 +195,14 @@ def convert(data, output, below=None, merges=0):
         asking.close()
         for fd in high[2:]:
             os.close(high.pop())
-        done = subprocess.CompletedProcess(process.args, None, stderr=process.communicate()[1])
-        done.returncode = process.returncode
+        if usage is not None:
+            usage["bytes"] = peak_memory(process)
+        with process.stderr:
+            done = subprocess.CompletedProcess(process.args, None, stderr=process.stderr.read())
+        _, status, used = os.wait4(process.pid, 0)
+        done.returncode = process.returncode = os.waitstatus_to_exitcode(status)
+        if usage is not None:
+            usage["seconds"] = used.ru_utime + used.ru_stime
         if below is not None:
             answering.join()
     for fd in (given, theirs, *high):

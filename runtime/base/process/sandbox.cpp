@@ -1,13 +1,17 @@
 #include "base/process/sandbox.hpp"
 
+#include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdlib>
 
+#include "base/file.hpp"
 #include "base/process/seccomp_filter.hpp"
+#include "base/unique_fd.hpp"
 
 namespace spc {
 namespace {
@@ -34,6 +38,13 @@ Result<void> set_limit(decltype(RLIMIT_CORE) what, rlim_t value, const char* nam
   return {};
 }
 
+/// Stacks of threads count, and are as large as the user's limit of the stack.
+rlim_t mapped_memory() {
+  const UniqueFd file(::open("/proc/self/statm", O_RDONLY | O_CLOEXEC));
+  const auto pages = read_file(file.get(), 256);
+  return pages ? std::strtoull(pages->c_str(), nullptr, 10) * static_cast<rlim_t>(::sysconf(_SC_PAGESIZE)) : 0;
+}
+
 Result<void> load_filter(std::initializer_list<AllowedCall> allowed) {
   SeccompFilter filter(SCMP_ACT_KILL_PROCESS);
   filter.for_all_threads();
@@ -57,7 +68,7 @@ Result<void> enter_sandbox(std::initializer_list<AllowedCall> allowed, const San
   SPC_TRY(set_limit(RLIMIT_FSIZE, limits.file_size, "limit the file size"));
   SPC_TRY(set_limit(RLIMIT_CPU, limits.cpu_seconds, "limit the CPU time", 1));  // SIGXCPU first: it says why
 #ifndef SPC_SANITIZE  // which maps terabytes
-  SPC_TRY(set_limit(RLIMIT_AS, limits.memory, "limit the memory"));
+  if (limits.memory != RLIM_INFINITY) SPC_TRY(set_limit(RLIMIT_AS, mapped_memory() + limits.memory, "limit the memory"));
 #endif
   return load_filter(allowed);
 }

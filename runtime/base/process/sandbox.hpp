@@ -24,7 +24,7 @@ struct AllowedCall {
 struct SandboxLimits {
   rlim_t descriptors;    ///< the lowest number that none can have
   rlim_t file_size = 0;  ///< bytes of any file that is written
-  rlim_t memory = RLIM_INFINITY;
+  rlim_t memory = RLIM_INFINITY;  ///< beyond what is mapped when the sandbox is entered
   rlim_t cpu_seconds = RLIM_INFINITY;
 };
 

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <list>
@@ -27,10 +28,14 @@ class Cache {
       auto loaded = load();
       if (!loaded) return std::move(loaded).error();
       slot->value = std::make_shared<const Value>(*std::move(loaded));
+      loaded_.fetch_add(slot->value->cost(), std::memory_order_relaxed);
       account(key, slot);
     }
     return slot->value;
   }
+
+  /// Bytes that have been loaded, again or for the first time.
+  [[nodiscard]] std::uint64_t loaded() const { return loaded_.load(std::memory_order_relaxed); }
 
  private:
   struct Slot {
@@ -83,6 +88,7 @@ class Cache {
   static constexpr std::size_t kSlotCost = 256;
 
   const std::size_t limit_;
+  std::atomic<std::uint64_t> loaded_ = 0;
   std::mutex mutex_;
   std::size_t used_ = 0;
   Slots slots_;

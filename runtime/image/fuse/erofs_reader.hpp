@@ -25,6 +25,7 @@ class ErofsReader final : public ImageReader {
   Result<std::string> link_target(const Inode& inode) override;
   Result<std::vector<Piece>> read(const Inode& file, std::uint64_t start, std::size_t size) override;
   Result<std::vector<std::pair<std::string, std::string>>> xattrs(const Inode& inode) override;
+  [[nodiscard]] std::uint64_t metadata_loaded() const override { return metadata_.loaded() + directories_.loaded(); }
 
  private:
   /// What the super block says beside the summary.

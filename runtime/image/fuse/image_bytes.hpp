@@ -18,6 +18,7 @@ class ImageBytes {
   Result<void> read(std::uint64_t position, std::span<std::byte> into) const { return image_.read(position, into); }
   /// A block of a table: at most 8 KiB, never empty.
   Result<SharedBlock> metadata(std::uint64_t position);
+  [[nodiscard]] std::uint64_t metadata_loaded() const { return metadata_.loaded(); }
   /// A block of file content, with the size word stated for it by the file or fragment table. Never empty.
   Result<SharedBlock> data(std::uint64_t position, std::uint32_t size_word);
 

@@ -112,6 +112,8 @@ class ImageReader {
   virtual Result<std::vector<Piece>> read(const Inode& file, std::uint64_t start, std::size_t size) = 0;
   /// Full names and values.
   virtual Result<std::vector<std::pair<std::string, std::string>>> xattrs(const Inode& inode) = 0;
+  /// Bytes of metadata that have been read and unpacked so far: a measure of the time that took.
+  [[nodiscard]] virtual std::uint64_t metadata_loaded() const { return 0; }
 
  private:
   const ImageSummary summary_;

@@ -15,6 +15,7 @@ class SquashfsReader final : public ImageReader {
   Result<std::string> link_target(const Inode& inode) override;
   Result<std::vector<Piece>> read(const Inode& file, std::uint64_t start, std::size_t size) override;
   Result<std::vector<std::pair<std::string, std::string>>> xattrs(const Inode& inode) override;
+  [[nodiscard]] std::uint64_t metadata_loaded() const override { return image_->metadata_loaded() + directories_.loaded(); }
 
  private:
   /// Sizes of a file's blocks from one on, and the position of the first of them in the image.

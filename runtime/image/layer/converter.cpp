@@ -2,9 +2,12 @@
 
 #include <openssl/crypto.h>
 #include <openssl/evp.h>
+#include <unistd.h>
 
+#include <algorithm>
 #include <condition_variable>
 #include <iterator>
+#include <limits>
 #include <mutex>
 #include <new>
 #include <thread>
@@ -65,7 +68,8 @@ class LayerConverter::Work {
         below_(below),
         limits_(limits),
         digest_(digest),
-        tree_(below >= 0),
+        budget_(limits.tar_bytes),
+        tree_(budget_, below >= 0),
         writer_(output, data_begin, workers, limits.compression, limits.format),
         inflating_([this] { inflate(); }),
         hashing_([this] { hash(); }) {
@@ -134,8 +138,9 @@ class LayerConverter::Work {
       if (!*more) break;
       if (++layer_.entries > limits_.entries) {
         return Error(ErrorKind::refused,
-                     formatted("the layer has more than {} entries", limits_.entries));
+                     formatted("the layer has more than {} entries", limits_.entries)).hint("split the layer");
       }
+      budget_.set_size(reader.position(), queue_.blob_bytes());
       SPC_TRY_DURING("entry " + in_quotes(entry.path), add(reader, entry));
       std::swap(last, entry.path);
     }
@@ -154,8 +159,8 @@ class LayerConverter::Work {
     if (!below::depends_on_layers_below(tree_.root())) return {};
     layer_.fitted = 1;
     auto files = SPC_TRY(ask_for_layers_below());
-    auto layers = SPC_TRY(below::LayersBelow::open(std::move(files)));
-    return below::fit(tree_.root(), layers, writer_);
+    auto layers = SPC_TRY(below::LayersBelow::open(std::move(files), budget_));
+    return below::fit(tree_.root(), layers, writer_, budget_);
   }
 
   /// What the merged layers hide of those below them may be nothing, and then it goes.
@@ -165,11 +170,14 @@ class LayerConverter::Work {
     const auto bottom = files.end() - static_cast<std::ptrdiff_t>(limits_.merges);
     std::vector<UniqueFd> merged(std::make_move_iterator(bottom), std::make_move_iterator(files.end()));
     files.erase(bottom, files.end());
-    auto run = SPC_TRY(below::LayersBelow::open(std::move(merged)));
-    layer_.entries = SPC_TRY(below::merge(tree_.root(), run, writer_, limits_.entries));
+    std::uint64_t bytes = 0;
+    for (const UniqueFd& file : merged) bytes += static_cast<std::uint64_t>(std::max<off_t>(::lseek(file.get(), 0, SEEK_END), 0));
+    budget_.set_size(std::numeric_limits<std::uint64_t>::max() / 2, bytes);  // its blob, of an archive that is not known
+    auto run = SPC_TRY(below::LayersBelow::open(std::move(merged), budget_));
+    layer_.entries = SPC_TRY(below::merge(tree_.root(), run, writer_, limits_.entries, budget_));
     if (!below::depends_on_layers_below(tree_.root())) return {};
-    auto layers = SPC_TRY(below::LayersBelow::open(std::move(files)));
-    return below::fit(tree_.root(), layers, writer_);
+    auto layers = SPC_TRY(below::LayersBelow::open(std::move(files), budget_));
+    return below::fit(tree_.root(), layers, writer_, budget_);
   }
 
   Result<std::vector<UniqueFd>> ask_for_layers_below() {
@@ -180,11 +188,7 @@ class LayerConverter::Work {
   Result<void> add(TarReader& reader, TarEntry& entry) {
     const auto inode = SPC_TRY(tree_.add(entry));
     if (!inode) return {};
-    file_bytes_ += entry.size;
-    if (entry.size > limits_.tar_bytes || file_bytes_ > limits_.tar_bytes) {
-      return Error(ErrorKind::refused, formatted("files of more than {} bytes", limits_.tar_bytes))
-          .hint("holes of sparse files count: make such files shorter");
-    }
+    SPC_TRY(budget_.fill(entry.size));
     SPC_TRY(writer_.begin(inode, entry.size, entry.sparse));
     if (entry.sparse) {
       std::uint64_t at = 0;
@@ -215,8 +219,8 @@ class LayerConverter::Work {
   LayerLimits limits_;
   ConvertedLayer layer_;  // the hashing thread's part: diff_id and tar_bytes, until it has been joined
   std::unique_ptr<EVP_MD_CTX, FreeDigest> digest_;
-  std::uint64_t file_bytes_ = 0;
   PieceQueue queue_;
+  Budget budget_;
   Tree tree_;
   DataWriter writer_;  // holds pieces of the queue
   Gate gate_{2};

@@ -43,6 +43,10 @@ std::size_t entry_bytes(std::string_view name, std::string_view value) {
   return rounded(4 + name.size() - (name.starts_with(kUser) ? kUser : kTrusted).size() + value.size());
 }
 
+Error too_large(const char* what) {
+  return Error(ErrorKind::refused, what).hint("an EROFS image has no room for it: layer_format = \"squashfs\"");
+}
+
 template <typename Visitor>
 void for_each_attribute(const Inode& inode, Visitor visit) {
   if (inode.opaque) {
@@ -76,7 +80,7 @@ std::size_t head_bytes(const Inode& inode) { return kInodeBytes + attribute_byte
 Result<std::string> record_head(const Inode& inode, const RecordHead& head) {
   const std::size_t attributes = attribute_bytes(inode);
   const std::size_t count = attributes == 0 ? 0 : (attributes - kAttributesHeader) / 4 + 1;
-  if (count > std::numeric_limits<std::uint16_t>::max()) return Error(ErrorKind::refused, "more attributes than an image can store");
+  if (count > std::numeric_limits<std::uint16_t>::max()) return too_large("more than 262,140 bytes of attributes of one file");
   const DiskInode disk{.format = static_cast<std::uint16_t>(1U | static_cast<unsigned>(head.layout) << 1U),
                        .attributes = static_cast<std::uint16_t>(count),
                        .mode = mode_of(inode),
@@ -99,7 +103,7 @@ Result<std::string> record_head(const Inode& inode, const RecordHead& head) {
     fits = fits && value.size() <= std::numeric_limits<std::uint16_t>::max();
     append_attribute(record, name, value);
   });
-  if (!fits) return Error(ErrorKind::refused, "an attribute of 65,536 bytes");
+  if (!fits) return too_large("an attribute of 65,536 bytes");
   return record;
 }
 

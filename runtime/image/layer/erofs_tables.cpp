@@ -172,7 +172,7 @@ Result<void> ErofsTables::place(Inode& inode) {
   }
   if (inode.reference == kRootNumber) {
     if (size <= kRootRoom) return {};
-    return Error(ErrorKind::refused, "the attributes of the layer's root directory take more than 2 KB");
+    return Error(ErrorKind::refused, "the attributes of the layer's root directory take more than 2 KB").hint("store them in a file");
   }
   at_ = round_up(at_, kSlot);
   if (at_ % kBlock + size > kBlock) at_ = round_up(at_, kBlock);

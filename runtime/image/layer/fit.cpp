@@ -39,7 +39,7 @@ bool depends(Inode& directory, bool hidden) {
 /// The copies of files below; two hard links to one file are links of one copy.
 class Copies {
  public:
-  Copies(LayersBelow& layers, DataWriter& writer) : layers_(layers), writer_(writer) {}
+  Copies(LayersBelow& layers, DataWriter& writer, Budget& budget) : layers_(layers), writer_(writer), budget_(budget) {}
 
   Result<std::shared_ptr<Inode>> of(const Node& node) {
     auto& copy = made_[{node.parts.front().layer, node.top().reference}];
@@ -52,7 +52,8 @@ class Copies {
 
   Result<std::shared_ptr<Inode>> make(const Node& node) {
     auto inode = std::make_shared<Inode>();
-    take_attributes(*inode, node, SPC_TRY(layers_.xattrs(node)));
+    SPC_TRY(budget_.keep(kEntryBytes + (node.is(S_IFLNK) ? node.top().size : 0)));
+    SPC_TRY(take_attributes(*inode, node, layers_, budget_));
     if (node.is(S_IFREG)) {
       inode->content.emplace<FileData>();
       SPC_TRY(copy_data(node, inode));
@@ -80,6 +81,7 @@ class Copies {
 
   Result<void> copy_data(const Node& node, const std::shared_ptr<Inode>& inode) {
     const std::uint64_t size = node.top().size;
+    SPC_TRY(budget_.fill(size));
     const bool sparse = SPC_TRY(has_hole(node));
     SPC_TRY(writer_.begin(inode, size, sparse));
     for (std::uint64_t at = 0; at < size;) {
@@ -97,34 +99,83 @@ class Copies {
 
   LayersBelow& layers_;
   DataWriter& writer_;
+  Budget& budget_;
   std::map<std::pair<std::size_t, std::uint64_t>, std::shared_ptr<Inode>> made_;
 };
 
-/// Replaces each hard link to what is below by its copy.
-Result<void> copy_linked(Inode& directory, const Way& root, LayersBelow& layers, Copies& copies) {
-  for (auto& [name, inode] : std::get<Directory>(directory.content)) {
-    if (std::holds_alternative<Directory>(inode->content)) {
-      if (inode->unsettled) SPC_TRY(copy_linked(*inode, root, layers, copies));
-    } else if (const auto* link = std::get_if<LinkBelow>(&inode->content)) {
-      const auto found = SPC_TRY(find_below(root, link->target, layers));
-      if (!found || found->is(S_IFDIR)) {
-        return Error(ErrorKind::refused, formatted("entry {}: it is a hard link to {}, which is {}", in_quotes(name),
-                                                   in_quotes(link->target), found ? "a directory" : "not in the image"));
-      }
-      inode = SPC_TRY(copies.of(*found));
-    }
-  }
-  return {};
-}
+/// Replaces hard links to what is below by copies.
+class LinksBelow {
+ public:
+  LinksBelow(const Way& root, LayersBelow& layers, DataWriter& writer, Budget& budget)
+      : root_(root), layers_(layers), budget_(budget), copies_(layers, writer, budget) {}
 
-/// Last: attributes of implied directories, and whiteouts of nothing. `node`: what is below; empty: nothing.
-Result<void> inherit(Inode& directory, const std::optional<Node>& node, LayersBelow& layers) {
-  auto& entries = std::get<Directory>(directory.content);
-  std::vector<std::pair<Directory::iterator, std::optional<Node>>> inside;
-  {
+  Result<void> copy(Inode& directory) {
+    for (auto& [name, inode] : std::get<Directory>(directory.content)) {
+      if (std::holds_alternative<Directory>(inode->content)) {
+        if (inode->unsettled) SPC_TRY(copy(*inode));
+      } else if (const auto* link = std::get_if<LinkBelow>(&inode->content)) {
+        SPC_TRY_DURING("entry " + in_quotes(name), replace(inode, link->target));
+      }
+    }
+    return {};
+  }
+
+ private:
+  /// Names of one link are looked up once.
+  Result<void> replace(std::shared_ptr<Inode>& inode, const std::string& target) {
+    auto& copy = copied_[inode];
+    if (!copy) {
+      const auto found = SPC_TRY(find_below(root_, target, layers_, budget_));
+      if (!found || found->is(S_IFDIR)) {
+        return Error(ErrorKind::refused, formatted("it is a hard link to {}, which is {}", in_quotes(target),
+                                                   found ? "a directory" : "not in the image"));
+      }
+      copy = SPC_TRY(copies_.of(*found));
+    }
+    inode = copy;
+    return {};
+  }
+
+  const Way& root_;
+  LayersBelow& layers_;
+  Budget& budget_;
+  Copies copies_;
+  std::map<std::shared_ptr<Inode>, std::shared_ptr<Inode>> copied_;
+};
+
+/// Last: attributes of implied directories, and whiteouts of nothing.
+class Inheriting {
+ public:
+  Inheriting(LayersBelow& layers, Budget& budget) : layers_(layers), budget_(budget) {}
+
+  /// `node`: what is below; empty: nothing.
+  Result<void> inherit(Inode& directory, const std::optional<Node>& node) {
+    auto& entries = std::get<Directory>(directory.content);
+    for (auto& [entry, there, memory] : SPC_TRY(look_below(directory, node))) {
+      Inode& inode = *entry->second;
+      if (inode.implied && there) SPC_TRY(take_attributes(inode, *there, layers_, budget_));
+      SPC_TRY(inherit(inode, there));
+      // Nothing but whiteouts has implied it.
+      if (inode.implied && !there && std::get<Directory>(inode.content).empty()) entries.erase(entry);
+    }
+    return {};
+  }
+
+ private:
+  struct Inside {
+    Directory::iterator entry;
+    std::optional<Node> there;
+    Budget::Loan memory;
+  };
+
+  /// The directories in it, and what is below them. Takes away whiteouts of nothing.
+  Result<std::vector<Inside>> look_below(Inode& directory, const std::optional<Node>& node) {
+    auto& entries = std::get<Directory>(directory.content);
+    std::vector<Inside> inside;
     const bool hidden = directory.opaque || !node;
-    const auto listing = hidden ? LayersBelow::Listing() : SPC_TRY(layers.list(*node));
+    const auto listing = hidden ? LayersBelow::Listing() : SPC_TRY(layers_.list(*node));
     for (auto entry = entries.begin(); entry != entries.end();) {
+      SPC_TRY(budget_.walk());
       Inode& inode = *entry->second;
       const bool is_directory = std::holds_alternative<Directory>(inode.content) && inode.unsettled;
       std::optional<Node> there;
@@ -134,27 +185,26 @@ Result<void> inherit(Inode& directory, const std::optional<Node>& node, LayersBe
         continue;
       }
       if (there && !there->is(S_IFDIR)) there.reset();
-      if (is_directory) inside.emplace_back(entry, std::move(there));
+      if (is_directory) {
+        auto memory = SPC_TRY(budget_.lend(sizeof(Inside) + (there ? there->parts.size() * sizeof(Node::Part) : 0)));
+        inside.push_back({entry, std::move(there), std::move(memory)});
+      }
       ++entry;
     }
+    return inside;
   }
-  for (auto& [entry, there] : inside) {
-    Inode& inode = *entry->second;
-    if (inode.implied && there) take_attributes(inode, *there, SPC_TRY(layers.xattrs(*there)));
-    SPC_TRY(inherit(inode, there, layers));
-    // Nothing but whiteouts has implied it.
-    if (inode.implied && !there && std::get<Directory>(inode.content).empty()) entries.erase(entry);
-  }
-  return {};
-}
+
+  LayersBelow& layers_;
+  Budget& budget_;
+};
 
 class Merging {
  public:
-  Merging(LayersBelow& run, DataWriter& writer, std::uint64_t most_entries)
-      : run_(run), copies_(run, writer), most_entries_(most_entries) {}
+  Merging(LayersBelow& run, DataWriter& writer, std::uint64_t most_entries, Budget& budget)
+      : run_(run), copies_(run, writer, budget), budget_(budget), most_entries_(most_entries) {}
 
   Result<void> fill(Inode& directory, const Node& node) {
-    take_attributes(directory, node, SPC_TRY(run_.xattrs(node)));
+    SPC_TRY(take_attributes(directory, node, run_, budget_));
     directory.opaque = node.hides;
     auto& entries = std::get<Directory>(directory.content);
     const auto listing = SPC_TRY(run_.list(node));
@@ -162,6 +212,7 @@ class Merging {
       if (++entries_ > most_entries_) {
         return Error(ErrorKind::refused, formatted("the layers have more than {} entries", most_entries_));
       }
+      SPC_TRY(budget_.keep(kEntryBytes + name.size()));
       const auto shown = SPC_TRY(listing.find(name));
       if (!shown) {
         add_whiteout(entries, name, directory.mtime);
@@ -180,6 +231,7 @@ class Merging {
  private:
   LayersBelow& run_;
   Copies copies_;
+  Budget& budget_;
   std::uint64_t most_entries_;
   std::uint64_t entries_ = 0;
 };
@@ -188,19 +240,19 @@ class Merging {
 
 bool depends_on_layers_below(Inode& root) { return depends(root, false); }
 
-Result<void> fit(Inode& root, LayersBelow& layers, DataWriter& writer) {
+Result<void> fit(Inode& root, LayersBelow& layers, DataWriter& writer, Budget& budget) {
   const auto below = SPC_TRY(layers.root());
-  Way start;
-  start.push_back({.name = {}, .own = &root, .below = below});
-  Settling settling(layers);
-  SPC_TRY(settling.settle(start));
-  Copies copies(layers, writer);
-  SPC_TRY(copy_linked(root, start, layers, copies));
-  return inherit(root, below, layers);
+  auto first = std::make_shared<Place>();
+  first->own = &root;
+  first->below = below;
+  const Way start(std::move(first));
+  SPC_TRY(Settling(layers, budget).settle(start));
+  SPC_TRY(LinksBelow(start, layers, writer, budget).copy(root));
+  return Inheriting(layers, budget).inherit(root, below);
 }
 
-Result<std::uint64_t> merge(Inode& root, LayersBelow& run, DataWriter& writer, std::uint64_t most_entries) {
-  Merging merging(run, writer, most_entries);
+Result<std::uint64_t> merge(Inode& root, LayersBelow& run, DataWriter& writer, std::uint64_t most_entries, Budget& budget) {
+  Merging merging(run, writer, most_entries, budget);
   const auto shown = SPC_TRY(run.root());
   if (shown) SPC_TRY(merging.fill(root, *shown));
   return merging.entries();

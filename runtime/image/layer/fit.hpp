@@ -17,12 +17,12 @@ bool depends_on_layers_below(Inode& root);
 /// - A hard link to a file below becomes a copy of that file.
 /// - A whiteout of what is not below is dropped: overlayfs would show it in a directory that no other layer has.
 ///
-/// `writer` takes the copied data.
-Result<void> fit(Inode& root, LayersBelow& layers, DataWriter& writer);
+/// `writer` takes the copied data. What that takes counts for `budget`.
+Result<void> fit(Inode& root, LayersBelow& layers, DataWriter& writer, Budget& budget);
 
 /// Fills the empty directory `root` with what overlayfs shows of the layers of `run` together. What they hide of layers below
 /// them stays hidden: by whiteouts and opaque directories. `writer` takes the data. Returns the number of entries; more than
 /// `most_entries` are refused.
-Result<std::uint64_t> merge(Inode& root, LayersBelow& run, DataWriter& writer, std::uint64_t most_entries);
+Result<std::uint64_t> merge(Inode& root, LayersBelow& run, DataWriter& writer, std::uint64_t most_entries, Budget& budget);
 
 }  // namespace spc::below

@@ -99,7 +99,8 @@ class LayeredFiles final : public SeenFiles {
 }  // namespace
 
 Result<std::string> facts_of_layers(std::vector<UniqueFd> layers) {
-  auto opened = SPC_TRY(below::LayersBelow::open(std::move(layers)));
+  Budget budget;
+  auto opened = SPC_TRY(below::LayersBelow::open(std::move(layers), budget));
   LayeredFiles files(opened);
   const FactSheet sheet = SPC_TRY(facts_of(files));
   return fact_records(sheet);

@@ -13,6 +13,7 @@
 #include <new>
 
 #include "base/file.hpp"
+#include "base/format.hpp"
 #include "base/process/processors.hpp"
 #include "image/layer/below/receive_layers.hpp"
 #include "image/layer/converter.hpp"
@@ -23,6 +24,11 @@ namespace spc {
 namespace {
 
 constexpr unsigned kMostWorkers = 16;  // more blocks are not on their way at a time
+constexpr std::uint64_t kMemory = std::uint64_t{3} << 30;  ///< Budget's 1.25 GiB, and the tables made of them
+constexpr std::uint64_t kFactsMemory = std::uint64_t{1} << 30, kFactsSeconds = 60;
+
+/// A slow processor takes a second for 64 MiB, all threads together.
+std::uint64_t cpu_seconds(const LayerLimits& limits) { return 600 + (limits.tar_bytes >> 26U); }
 
 /// One thread inflates as fast as two to three compress. More threads cost no more CPU time, only a few hundred KiB each.
 unsigned worker_count(unsigned wanted) {
@@ -34,7 +40,7 @@ Result<ConvertedLayer> convert(const LayerLimits& limits) {
   const bool has_below = ::fstat(kLayerBelow, &status) == 0 && S_ISSOCK(status.st_mode);
   auto converter = SPC_TRY(LayerConverter::create(kLayerInput, kLayerOutput, worker_count(limits.workers), limits,
                                                   has_below ? kLayerBelow : -1));
-  SPC_TRY_DURING("entering the sandbox", enter_layer_sandbox(limits.image_bytes));
+  SPC_TRY_DURING("entering the sandbox", enter_layer_sandbox(limits.image_bytes, kMemory, cpu_seconds(limits)));
   // From here on the bytes of the layer are read.
   return converter.run();
 }
@@ -54,7 +60,8 @@ Result<ConvertedLayer> guarded(const LayerLimits& limits) {
   try {
     return convert(limits);
   } catch (const std::bad_alloc&) {
-    return Error::from_errno(ENOMEM, "convert the layer");
+    return Error(ErrorKind::no_space, formatted("out of memory, or it needs more than {} MiB", kMemory >> 20U))
+        .hint("increase --mem, or split the layer");
   } catch (const std::exception& e) {
     return Error(ErrorKind::internal, e.what());
   }
@@ -63,7 +70,7 @@ Result<ConvertedLayer> guarded(const LayerLimits& limits) {
 /// The layers come over kLayerBelow, the records go to kLayerReport. None: there is nothing to say.
 int write_facts() {
   const auto written = []() -> Result<void> {
-    SPC_TRY(enter_layer_sandbox(0));
+    SPC_TRY(enter_layer_sandbox(0, kFactsMemory, kFactsSeconds));
     auto layers = SPC_TRY(receive_layers(kLayerBelow));
     const std::string records = SPC_TRY(facts_of_layers(std::move(layers)));
     return write_all(kLayerReport, records);

@@ -9,7 +9,7 @@
 
 namespace spc {
 
-Result<void> enter_layer_sandbox(std::uint64_t largest_file) {
+Result<void> enter_layer_sandbox(std::uint64_t largest_file, std::uint64_t memory, std::uint64_t cpu_seconds) {
   ::signal(SIGXFSZ, SIG_IGN);  // the write fails instead and says why
   ::signal(SIGPIPE, SIG_IGN);
   return enter_sandbox(
@@ -21,7 +21,8 @@ Result<void> enter_layer_sandbox(std::uint64_t largest_file) {
        // memory and threads
        {SCMP_SYS(mmap), {SCMP_A2(SCMP_CMP_MASKED_EQ, PROT_EXEC, 0)}}, SCMP_SYS(futex), SCMP_SYS(sched_yield),
        SCMP_SYS(clock_gettime), SCMP_SYS(restart_syscall)},
-      {.descriptors = kLayerBelow + 1 + kMaxLayersBelow, .file_size = largest_file});
+      {.descriptors = kLayerBelow + 1 + kMaxLayersBelow, .file_size = largest_file, .memory = memory,
+       .cpu_seconds = cpu_seconds});
 }
 
 }  // namespace spc

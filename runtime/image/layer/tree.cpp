@@ -1,6 +1,7 @@
 #include "image/layer/tree.hpp"
 
 #include <algorithm>
+#include <unordered_map>
 
 #include "base/format.hpp"
 
@@ -82,7 +83,7 @@ void add_whiteout(Directory& directory, std::string_view name, std::uint32_t mti
   }
 }
 
-Tree::Tree(bool has_below) : root_(new_directory()), has_below_(has_below) {}
+Tree::Tree(Budget& budget, bool has_below) : budget_(budget), root_(new_directory()), has_below_(has_below) {}
 
 /// Walks from the root and makes what is missing on the way.
 Result<Inode*> Tree::enter(const Parts& directories) {
@@ -92,6 +93,7 @@ Result<Inode*> Tree::enter(const Parts& directories) {
   while (!ahead.empty()) {
     const std::string_view part = ahead.back();
     ahead.pop_back();
+    SPC_TRY(budget_.walk());
     if (part == ".") continue;
     if (part == "..") {
       if (here.size() > 1) here.pop_back();  // above the root is the root, as after chroot
@@ -102,6 +104,7 @@ Result<Inode*> Tree::enter(const Parts& directories) {
     auto& directory = std::get<Directory>(here.back()->content);
     auto found = directory.find(part);
     if (found == directory.end()) {
+      SPC_TRY(budget_.keep(kEntryBytes + part.size()));
       found = directory.emplace(part, new_directory()).first;
       found->second->implied = true;
     }
@@ -136,33 +139,36 @@ Result<std::shared_ptr<Inode>> Tree::find(std::string_view path) {
   return found->second;
 }
 
-void Tree::set_attributes(Inode& inode, TarEntry& entry) {
+/// The last value of a name wins, at the place of the first.
+Result<void> Tree::set_attributes(Inode& inode, TarEntry& entry) {
   inode.mode = entry.mode & 01777U;  // never setuid or setgid
   inode.implied = false;
   inode.mtime = entry.mtime;
   inode.xattrs.reset();
   // The kernel allows user.* only on files and directories.
   const bool may_have = entry.kind == TarEntry::Kind::file || entry.kind == TarEntry::Kind::directory;
+  const auto kept = [&](const Xattr& xattr) { return may_have && is_kept(xattr); };
+  const auto dropped = std::erase_if(entry.xattrs, [&](const Xattr& xattr) { return !kept(xattr); });
+  dropped_xattrs_ += dropped;
+  if (entry.xattrs.empty()) return {};
+  std::unordered_map<std::string, std::size_t> places;
+  auto& all = *(inode.xattrs = std::make_unique<std::vector<Xattr>>());
   for (Xattr& xattr : entry.xattrs) {
-    if (!may_have || !is_kept(xattr)) {
-      ++dropped_xattrs_;
-      continue;
+    const auto [place, is_new] = places.try_emplace(xattr.name, all.size());
+    if (is_new) {
+      if (all.size() == kMaxAttributes)
+        return Error(ErrorKind::refused, formatted("it has more than {} attributes", kMaxAttributes)).hint("store them in a file");
+      all.emplace_back();
     }
-    if (!inode.xattrs) inode.xattrs = std::make_unique<std::vector<Xattr>>();
-    auto same =
-        std::find_if(inode.xattrs->begin(), inode.xattrs->end(), [&](const Xattr& other) { return other.name == xattr.name; });
-    if (same != inode.xattrs->end()) {
-      *same = std::move(xattr);
-    } else {
-      inode.xattrs->push_back(std::move(xattr));
-    }
+    SPC_TRY(budget_.keep(bytes_of(xattr)));
+    all[place->second] = std::move(xattr);
   }
+  return {};
 }
 
 Result<void> Tree::add_root(TarEntry& entry) {
   if (entry.kind != TarEntry::Kind::directory) return refused("the image's root can only be a directory");
-  set_attributes(*root_, entry);
-  return {};
+  return set_attributes(*root_, entry);
 }
 
 Result<std::shared_ptr<Inode>> Tree::add(TarEntry& entry) {
@@ -179,6 +185,7 @@ Result<std::shared_ptr<Inode>> Tree::add(TarEntry& entry) {
   const auto name = parts.back();
   parts.pop_back();
   if (parts.size() + 1 >= kMaxDepth) return refused("the directories are nested too deeply");
+  SPC_TRY(budget_.keep(kEntryBytes + name.size() + entry.target.size()));
   Inode& parent = *SPC_TRY(enter(parts));
   auto& directory = std::get<Directory>(parent.content);
 
@@ -214,7 +221,7 @@ Result<std::shared_ptr<Inode>> Tree::add(TarEntry& entry) {
       place = new_directory();
       place->opaque = hides;
     }
-    set_attributes(*place, entry);
+    SPC_TRY(set_attributes(*place, entry));
     return std::shared_ptr<Inode>();
   }
 
@@ -227,7 +234,7 @@ Result<std::shared_ptr<Inode>> Tree::add(TarEntry& entry) {
   } else {
     inode->content = FileData();
   }
-  set_attributes(*inode, entry);
+  SPC_TRY(set_attributes(*inode, entry));
   if (entry.kind == Kind::symlink) inode->mode = 0777;
   place = inode;
   if (entry.kind != Kind::file) inode.reset();

@@ -10,6 +10,7 @@
 
 #include "base/result.hpp"
 #include "image/layer/archive/tar_entry.hpp"
+#include "image/layer/budget.hpp"
 
 namespace spc {
 
@@ -65,8 +66,8 @@ struct Inode {
 /// layer) is marked, for fit.hpp.
 class Tree {
  public:
-  /// `has_below`: otherwise a hard link to what is not in the layer is refused.
-  explicit Tree(bool has_below = false);
+  /// `has_below`: otherwise a hard link to what is not in the layer is refused. `budget` is borrowed.
+  explicit Tree(Budget& budget, bool has_below = false);
 
   /// Adds one entry. Whiteouts (`.wh.NAME`, `.wh..wh..opq`) become overlayfs whiteouts; other `.wh..wh.*` names and device
   /// nodes are dropped. Returns the inode of a file whose data comes next; otherwise null.
@@ -84,8 +85,9 @@ class Tree {
   Result<Inode*> enter(const Parts& directories);
   Result<std::shared_ptr<Inode>> find(std::string_view path);
   Result<void> add_root(TarEntry& entry);
-  void set_attributes(Inode& inode, TarEntry& entry);
+  Result<void> set_attributes(Inode& inode, TarEntry& entry);
 
+  Budget& budget_;
   std::shared_ptr<Inode> root_;
   bool has_below_;
   bool has_reserved_ = false;  // names
@@ -96,6 +98,12 @@ class Tree {
 /// Rules for names, shared with what fits a layer to those below.
 inline constexpr std::size_t kMaxDepth = 2048;  ///< no longer path can be opened; the writer of the tables recurses
 inline constexpr unsigned kMaxLinks = 40;       ///< as the kernel
+/// Of one file. The kernel lists 64 KiB of names, so most files could not have as many; readers of layers take no more.
+inline constexpr std::size_t kMaxAttributes = 4096;
+
+/// Memory that an entry takes, without what Budget is told apart: its inode, its place in a directory, what malloc adds.
+inline constexpr std::uint64_t kEntryBytes = sizeof(Inode) + 128;
+inline std::uint64_t bytes_of(const Xattr& xattr) { return 2 * (sizeof xattr + 32 + xattr.name.size() + xattr.value.size()); }
 
 std::shared_ptr<Inode> new_directory();
 /// A whiteout hides what lower layers have; what this layer has stays, wherever the whiteout comes.

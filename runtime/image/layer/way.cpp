@@ -7,7 +7,7 @@
 namespace spc::below {
 namespace {
 
-constexpr unsigned kMaxMoved = 256;  ///< directories within one that moves; each keeps a way
+constexpr unsigned kMaxMoved = 256;  ///< directories within one that moves: they are placed by recursion
 
 Error too_deep() { return Error(ErrorKind::refused, "the directories are nested too deeply"); }
 
@@ -27,12 +27,20 @@ Result<std::optional<Node>> look_below(const Place& here, std::string_view name,
 
 /// One step: to a directory, or the target of a link that must be followed.
 struct Step {
-  std::optional<Place> place;
+  std::shared_ptr<Place> place;
   std::optional<std::string> link;
 };
 
-Result<Step> step(const Place& here, std::string_view name, LayersBelow& layers,
+Result<std::shared_ptr<Place>> make_place(std::string_view name, Inode* own, std::optional<Node> below, Budget& budget) {
+  const std::size_t parts = below ? below->parts.size() : 0;
+  auto memory = SPC_TRY(budget.lend(sizeof(Place) + name.size() + parts * sizeof(Node::Part)));
+  return std::make_shared<Place>(
+      Place{.name = std::string(name), .own = own, .below = std::move(below), .up = {}, .memory = std::move(memory)});
+}
+
+Result<Step> step(const Place& here, std::string_view name, LayersBelow& layers, Budget& budget,
                   const LayersBelow::Listing* listing = nullptr) {
+  SPC_TRY(budget.walk());
   Inode* own = nullptr;
   if (here.own != nullptr) {
     const auto found = entries_of(*here.own).find(name);
@@ -49,48 +57,55 @@ Result<Step> step(const Place& here, std::string_view name, LayersBelow& layers,
     return next;
   }
   if (below && !below->is(S_IFDIR)) below.reset();
-  if (own != nullptr || below) next.place = Place{.name = std::string(name), .own = own, .below = std::move(below)};
+  if (own != nullptr || below) next.place = SPC_TRY(make_place(name, own, std::move(below), budget));
   return next;
 }
 
-/// Gives the layer directories of its own as far as `way` leads.
-Inode& make(Way& way) {
-  for (std::size_t i = 1; i < way.size(); ++i) {
-    if (way[i].own != nullptr) {
-      way[i].own->unsettled = true;
+/// Gives the layer directories of its own as far as `way` leads. Directories above an unsettled one are unsettled.
+Result<Inode*> make(const Way& way, Budget& budget) {
+  std::vector<Place*> changed;
+  for (Place* place = &way.last(); place->up && (place->own == nullptr || !place->own->unsettled); place = place->up.get()) {
+    changed.push_back(place);
+  }
+  for (auto place = changed.rbegin(); place != changed.rend(); ++place) {
+    SPC_TRY(budget.walk());
+    if ((*place)->own != nullptr) {
+      (*place)->own->unsettled = true;
       continue;
     }
+    SPC_TRY(budget.keep(kEntryBytes + (*place)->name.size()));
     auto directory = new_directory();
     directory->implied = directory->unsettled = true;
-    way[i].own = directory.get();
-    entries_of(*way[i - 1].own)[way[i].name] = std::move(directory);
+    (*place)->own = directory.get();
+    entries_of(*(*place)->up->own)[(*place)->name] = std::move(directory);
   }
-  return *way.back().own;
+  return way.last().own;
 }
 
 }  // namespace
 
-Result<bool> follow(Way& way, std::string_view path, LayersBelow& layers) {
+Result<bool> follow(Way& way, std::string_view path, LayersBelow& layers, Budget& budget) {
   std::vector<std::string> targets;  // of the links, which `ahead` refers to
   targets.reserve(kMaxLinks);
   std::vector<std::string_view> ahead;
-  if (path.starts_with('/')) way.resize(1);
+  if (path.starts_with('/')) way.back_to_root();
   push_target(ahead, path);
   while (!ahead.empty()) {
     const std::string_view part = ahead.back();
     ahead.pop_back();
+    SPC_TRY(budget.walk());
     if (part == ".") continue;
     if (part == "..") {
-      if (way.size() > 1) way.pop_back();
+      way.go_up();
       continue;
     }
-    auto next = SPC_TRY(step(way.back(), part, layers));
+    auto next = SPC_TRY(step(way.last(), part, layers, budget));
     if (next.link) {
       if (targets.size() == kMaxLinks) return false;
-      if (next.link->starts_with('/')) way.resize(1);
+      if (next.link->starts_with('/')) way.back_to_root();
       push_target(ahead, targets.emplace_back(*std::move(next.link)));
     } else if (next.place && way.size() < kMaxDepth) {
-      way.push_back(*std::move(next.place));
+      way.enter(std::move(next.place));
     } else {
       return false;
     }
@@ -98,38 +113,40 @@ Result<bool> follow(Way& way, std::string_view path, LayersBelow& layers) {
   return true;
 }
 
-Result<std::optional<Node>> find_below(const Way& root, std::string_view path, LayersBelow& layers) {
+Result<std::optional<Node>> find_below(const Way& root, std::string_view path, LayersBelow& layers, Budget& budget) {
   const auto parts = SPC_TRY(split_path(path));
   Way way = root;
   for (std::size_t i = 0; i < parts.size(); ++i) {
     if (i + 1 == parts.size()) {
-      if (way.back().own != nullptr) {
-        const auto& own = entries_of(*way.back().own);
+      if (way.last().own != nullptr) {
+        const auto& own = entries_of(*way.last().own);
         const auto found = own.find(parts[i]);
         if (found != own.end() && std::holds_alternative<Whiteout>(found->second->content)) break;
       }
-      return look_below(way.back(), parts[i], layers);
+      return look_below(way.last(), parts[i], layers);
     }
-    if (!SPC_TRY(follow(way, parts[i], layers))) break;
+    if (!SPC_TRY(follow(way, parts[i], layers, budget))) break;
   }
   return std::optional<Node>();
 }
 
-void take_attributes(Inode& inode, const Node& node, std::vector<std::pair<std::string, std::string>> xattrs) {
+Result<void> take_attributes(Inode& inode, const Node& node, LayersBelow& layers, Budget& budget) {
   inode.mode = static_cast<std::uint16_t>(node.top().mode & 01777U);
   inode.mtime = node.top().mtime;
   inode.xattrs.reset();
-  for (auto& [name, value] : xattrs) {
+  for (auto& [name, value] : SPC_TRY(layers.xattrs(node))) {
     Xattr xattr{std::move(name), std::move(value)};
     if (!is_kept(xattr)) continue;
+    SPC_TRY(budget.keep(bytes_of(xattr)));
     if (!inode.xattrs) inode.xattrs = std::make_unique<std::vector<Xattr>>();
     inode.xattrs->push_back(std::move(xattr));
   }
+  return {};
 }
 
-Result<void> Settling::settle(Way& way) {
+Result<void> Settling::settle(const Way& way) {
   if (way.size() >= kMaxDepth) return too_deep();
-  Inode& directory = *way.back().own;
+  Inode& directory = *way.last().own;
   struct Inside {
     std::string name;
     std::shared_ptr<Inode> inode;
@@ -137,23 +154,23 @@ Result<void> Settling::settle(Way& way) {
   };
   std::vector<Inside> all;
   {
-    const bool hidden = directory.opaque || !way.back().below;
-    const auto listing = hidden ? LayersBelow::Listing() : SPC_TRY(layers_.list(*way.back().below));
+    const bool hidden = directory.opaque || !way.last().below;
+    const auto listing = hidden ? LayersBelow::Listing() : SPC_TRY(layers_.list(*way.last().below));
     for (const auto& [name, inode] : entries_of(directory)) {
+      SPC_TRY(budget_.walk());
       if (!is_directory(*inode) || !inode->unsettled) continue;
-      auto next = SPC_TRY(step(way.back(), name, layers_, &listing));
+      auto next = SPC_TRY(step(way.last(), name, layers_, budget_, &listing));
       all.push_back({name, inode, std::move(next)});
     }
   }
   for (auto& [name, inode, next] : all) {
+    Way target = way;
     if (!next.link) {
-      way.push_back(*std::move(next.place));
-      SPC_TRY(settle(way));
-      way.pop_back();
+      target.enter(std::move(next.place));
+      SPC_TRY(settle(target));
       continue;
     }
-    Way target = way;
-    if (!SPC_TRY(follow(target, *next.link, layers_))) continue;  // it leads nowhere: the new directory takes its place
+    if (!SPC_TRY(follow(target, *next.link, layers_, budget_))) continue;  // it leads nowhere: the new directory takes its place
     entries_of(directory).erase(name);
     SPC_TRY(place_all(*inode, target));
   }
@@ -163,18 +180,18 @@ Result<void> Settling::settle(Way& way) {
 Result<void> Settling::place_all(const Inode& moved, const Way& way) {
   if (nested_ == kMaxMoved) return too_deep();
   ++nested_;
-  Way target = way;
-  Inode& directory = make(target);
+  Inode& directory = *SPC_TRY(make(way, budget_));
   if (moved.opaque) directory.opaque = true;
-  for (const auto& [name, inode] : std::get<Directory>(moved.content)) SPC_TRY(place(name, inode, target));
+  for (const auto& [name, inode] : std::get<Directory>(moved.content)) SPC_TRY(place(name, inode, way));
   --nested_;
   return {};
 }
 
 /// What the archive has under the directory's real name stays.
 Result<void> Settling::place(const std::string& name, const std::shared_ptr<Inode>& inode, const Way& way) {
+  SPC_TRY(budget_.walk());
   if (is_directory(*inode)) return place_directory(name, inode, way);
-  auto& entries = entries_of(*way.back().own);
+  auto& entries = entries_of(*way.last().own);
   if (std::holds_alternative<Whiteout>(inode->content)) {
     add_whiteout(entries, name, inode->mtime);
     return {};
@@ -185,7 +202,7 @@ Result<void> Settling::place(const std::string& name, const std::shared_ptr<Inod
 }
 
 Result<void> Settling::place_directory(const std::string& name, const std::shared_ptr<Inode>& inode, const Way& way) {
-  auto& entries = entries_of(*way.back().own);
+  auto& entries = entries_of(*way.last().own);
   const auto there = entries.find(name);
   const bool hides = there != entries.end() && std::holds_alternative<Whiteout>(there->second->content);
   Way target = way;
@@ -195,16 +212,16 @@ Result<void> Settling::place_directory(const std::string& name, const std::share
     existing.mtime = inode->mtime;
     existing.implied = false;
     existing.xattrs = std::move(inode->xattrs);
-    target.push_back(*SPC_TRY(step(way.back(), name, layers_)).place);
+    target.enter(SPC_TRY(step(way.last(), name, layers_, budget_)).place);
     return place_all(*inode, target);
   }
   if (there != entries.end() && !hides) {
-    if (!SPC_TRY(follow(target, name, layers_))) return in_the_way(name);
+    if (!SPC_TRY(follow(target, name, layers_, budget_))) return in_the_way(name);
     return place_all(*inode, target);
   }
   if (inode->implied && !hides) {
-    auto next = SPC_TRY(step(way.back(), name, layers_));
-    if (next.link && SPC_TRY(follow(target, *next.link, layers_))) return place_all(*inode, target);
+    auto next = SPC_TRY(step(way.last(), name, layers_, budget_));
+    if (next.link && SPC_TRY(follow(target, *next.link, layers_, budget_))) return place_all(*inode, target);
   }
   if (hides) {
     inode->opaque = true;
@@ -212,8 +229,8 @@ Result<void> Settling::place_directory(const std::string& name, const std::share
   }
   entries[name] = inode;
   target = way;
-  auto next = SPC_TRY(step(way.back(), name, layers_));
-  target.push_back(next.place ? *std::move(next.place) : Place{.name = name, .own = inode.get(), .below = {}});
+  auto next = SPC_TRY(step(way.last(), name, layers_, budget_));
+  target.enter(next.place ? std::move(next.place) : SPC_TRY(make_place(name, inode.get(), {}, budget_)));
   return settle(target);
 }
 

@@ -19,7 +19,7 @@ Error truncated() { return Error(ErrorKind::corrupt, "the compressed data is tru
 /// The blob's bytes, as they come.
 class Source {
  public:
-  explicit Source(int fd) : fd_(fd), buffer_(new std::uint8_t[kCapacity]) {}
+  Source(int fd, PieceQueue& queue) : fd_(fd), queue_(queue), buffer_(new std::uint8_t[kCapacity]) {}
 
   [[nodiscard]] std::uint8_t* data() { return buffer_.get() + begin_; }
   [[nodiscard]] std::size_t size() const { return end_ - begin_; }
@@ -45,6 +45,7 @@ class Source {
       const ssize_t got = ::read(fd_, room.data(), room.size());
       if (got >= 0) {
         ended_ = got == 0;
+        queue_.received(static_cast<std::size_t>(got));
         return static_cast<std::size_t>(got);
       }
       if (errno != EINTR) return Error::from_errno(errno, "read the blob");
@@ -54,6 +55,7 @@ class Source {
  private:
   static constexpr std::size_t kCapacity = std::size_t{128} << 10;
   int fd_;
+  PieceQueue& queue_;
   std::unique_ptr<std::uint8_t[]> buffer_;
   std::size_t begin_ = 0;
   std::size_t end_ = 0;
@@ -187,7 +189,7 @@ Result<void> copy_plain(Source& in, Sink& out) {
 }  // namespace
 
 Result<void> decompress(int input, PieceQueue& queue, std::uint64_t limit) {
-  Source in(input);
+  Source in(input, queue);
   Sink out(queue, limit);
   SPC_TRY(in.want(4));
   if (in.at_end()) return Error(ErrorKind::corrupt, "the blob is empty");

@@ -4,6 +4,7 @@
 #include <atomic>
 #include <condition_variable>
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -63,12 +64,16 @@ class PieceQueue {
   /// An empty piece; nullptr: there are no readers any more.
   Piece* empty_piece();
   void publish(Piece* piece);
+  /// So many more bytes of the blob have been read.
+  void received(std::size_t bytes) { blob_bytes_.fetch_add(bytes, std::memory_order_relaxed); }
   /// Ends the stream, with an Error if `why` is one.
   void finish(std::optional<Error> why);
 
   // The reading threads:
   /// The next piece; an empty reference at the end of the stream.
   Result<PieceRef> next(Reader reader);
+  /// Bytes of the blob that the inflating thread has read; it is ahead.
+  [[nodiscard]] std::uint64_t blob_bytes() const { return blob_bytes_.load(std::memory_order_relaxed); }
   /// Stops reading; the inflating thread ends.
   void stop();
 
@@ -97,6 +102,7 @@ class PieceQueue {
   bool finished_ = false;
   bool stopped_ = false;
   std::optional<Error> error_;
+  std::atomic<std::uint64_t> blob_bytes_ = 0;
 };
 
 }  // namespace spc

@@ -62,6 +62,7 @@ Result<std::optional<TarBlock>> TarReader::block() {
   const auto rest = piece_.bytes().subspan(at_);
   if (rest.size() < kTarBlock) return bad("the archive ends in the middle of a block");
   at_ += kTarBlock;
+  position_ += kTarBlock;
   return std::optional(rest.first<kTarBlock>());
 }
 
@@ -75,6 +76,7 @@ Result<TarData> TarReader::read(std::uint64_t most) {
   const auto rest = piece_.bytes().subspan(at_);
   const auto count = static_cast<std::size_t>(std::min<std::uint64_t>({rest.size(), data_, most}));
   at_ += count;
+  position_ += count;
   data_ -= count;
   return TarData{.bytes = rest.first(count), .piece = &piece_};
 }

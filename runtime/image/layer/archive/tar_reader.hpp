@@ -27,6 +27,8 @@ class TarReader {
   Result<bool> next(TarEntry& entry);
   /// The next bytes of the entry's stored data, at least one and at most `most`; empty at the end.
   Result<TarData> read(std::uint64_t most);
+  /// Bytes of the archive up to here.
+  [[nodiscard]] std::uint64_t position() const { return position_; }
   /// Reads past the end of the archive, where only padding should be: it belongs to the diffID, but is not parsed.
   Result<void> drain();
 
@@ -43,6 +45,7 @@ class TarReader {
   PieceQueue& queue_;
   PieceRef piece_;
   std::size_t at_ = 0;         ///< position in the piece
+  std::uint64_t position_ = 0;
   std::uint64_t data_ = 0;     ///< unread bytes of the entry's data
   std::uint64_t padding_ = 0;  ///< after the data
   TarBlock last_header_{kNoBlock};

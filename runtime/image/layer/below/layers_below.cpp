@@ -31,8 +31,8 @@ bool unpack(std::uint16_t compressor, std::span<const std::byte> block, std::byt
 
 }  // namespace
 
-Result<LayersBelow> LayersBelow::open(std::vector<UniqueFd> layers) {
-  LayersBelow below;
+Result<LayersBelow> LayersBelow::open(std::vector<UniqueFd> layers, Budget& budget) {
+  LayersBelow below(budget);
   const std::size_t cache = kCache / 2 / std::max<std::size_t>(layers.size(), 1);
   for (UniqueFd& file : layers) {
     const off_t size = ::lseek(file.get(), 0, SEEK_END);
@@ -45,14 +45,15 @@ Result<LayersBelow> LayersBelow::open(std::vector<UniqueFd> layers) {
 }
 
 Result<fuse::Inode> LayersBelow::inode(std::size_t layer, std::uint64_t reference) {
-  auto found = SPC_TRY(layers_[layer].reader->inode(reference));
+  auto found = SPC_TRY(counted(layer, [&](auto& reader) { return reader.inode(reference); }));
   if (!found) return fuse::damaged("a device in a layer below");
   return *found;
 }
 
 Result<bool> LayersBelow::is_opaque(std::size_t layer, const fuse::Inode& directory) {
   if (!directory.has_xattrs) return false;
-  for (const auto& [name, value] : SPC_TRY(layers_[layer].reader->xattrs(directory))) {
+  for (const auto& [name, value] : SPC_TRY(counted(layer, [&](auto& reader) { return reader.xattrs(directory); }))) {
+    SPC_TRY(budget_->walk(1 + value.size() / kBytesOfStep));
     if (name == "trusted.overlay.opaque") return true;
   }
   return false;
@@ -74,7 +75,7 @@ Result<LayersBelow::Listing> LayersBelow::list(const Node& directory) {
   Listing listing;
   listing.layers_ = this;
   for (const auto& [layer, inode] : directory.parts) {
-    auto entries = SPC_TRY(layers_[layer].reader->directory(inode));
+    auto entries = SPC_TRY(counted(layer, [&](auto& reader) { return reader.directory(inode); }));
     listing.parts_.push_back({layer, std::move(entries)});
   }
   return listing;
@@ -82,6 +83,7 @@ Result<LayersBelow::Listing> LayersBelow::list(const Node& directory) {
 
 Result<std::optional<Node>> LayersBelow::Listing::find(std::string_view name) const {
   Node node;
+  SPC_TRY(layers_ != nullptr ? layers_->budget_->walk(parts_.size()) : Result<void>());
   for (const auto& [layer, entries] : parts_) {
     const fuse::Directory::Entry* const entry = entries->find(name);
     if (entry == nullptr) continue;
@@ -112,11 +114,11 @@ std::map<std::string_view, mode_t> LayersBelow::Listing::types_and_whiteouts() c
 }
 
 Result<std::string> LayersBelow::target(const Node& link) {
-  return layers_[link.parts.front().layer].reader->link_target(link.top());
+  return counted(link.parts.front().layer, [&](auto& reader) { return reader.link_target(link.top()); });
 }
 
 Result<std::vector<std::pair<std::string, std::string>>> LayersBelow::xattrs(const Node& node) {
-  return layers_[node.parts.front().layer].reader->xattrs(node.top());
+  return counted(node.parts.front().layer, [&](auto& reader) { return reader.xattrs(node.top()); });
 }
 
 Result<std::vector<fuse::Piece>> LayersBelow::read(const Node& file, std::uint64_t start, std::size_t size) {

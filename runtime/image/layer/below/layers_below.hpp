@@ -12,6 +12,7 @@
 #include "base/result.hpp"
 #include "base/unique_fd.hpp"
 #include "image/fuse/image_reader.hpp"
+#include "image/layer/budget.hpp"
 
 namespace spc::below {
 
@@ -33,8 +34,8 @@ struct Node {
 /// accepted them.
 class LayersBelow {
  public:
-  /// The bottom layer first.
-  static Result<LayersBelow> open(std::vector<UniqueFd> layers);
+  /// The bottom layer first. What is looked up counts as steps of `budget`, which is borrowed.
+  static Result<LayersBelow> open(std::vector<UniqueFd> layers, Budget& budget);
 
   /// Empty if there are no layers.
   Result<std::optional<Node>> root();
@@ -71,9 +72,22 @@ class LayersBelow {
     UniqueFd file;
     std::unique_ptr<fuse::ImageReader> reader;
   };
+  static constexpr std::uint64_t kBytesOfStep = 64;  ///< are unpacked in the time of a step
+
+  explicit LayersBelow(Budget& budget) : budget_(&budget) {}
+  /// What `action` finds with a layer's reader; the metadata that it had to load is counted.
+  template <typename Action>
+  auto counted(std::size_t layer, const Action& action) -> decltype(action(std::declval<fuse::ImageReader&>())) {
+    fuse::ImageReader& reader = *layers_[layer].reader;
+    const std::uint64_t before = reader.metadata_loaded();
+    auto found = action(reader);
+    SPC_TRY(budget_->walk(1 + (reader.metadata_loaded() - before) / kBytesOfStep));
+    return found;
+  }
   Result<fuse::Inode> inode(std::size_t layer, std::uint64_t reference);
   Result<bool> is_opaque(std::size_t layer, const fuse::Inode& directory);
 
+  Budget* budget_;
   std::vector<Layer> layers_;
 };
 

@@ -412,10 +412,11 @@ TEST_CASE("the layer writer sees EROFS layers below as overlayfs shows them") {
   top.symlink("both/new", "old");
   top.directory("opaque").with("overlay.opaque", "y", 4).with("overlay.opaque", "y");
   top.file("opaque/new", "new");
+  Budget budget;
   std::vector<UniqueFd> layers;
   layers.push_back(memory_file(bottom.image().bytes));
   layers.push_back(memory_file(top.image({.is_compressed = false}).bytes));
-  auto below = below::LayersBelow::open(std::move(layers)).value();
+  auto below = below::LayersBelow::open(std::move(layers), budget).value();
   const auto list = below.list(*below.root().value()).value();
   const auto both = below.list(*list.find("both").value()).value();
   const auto old = *both.find("old").value();

@@ -45,7 +45,7 @@ template <typename Action>
 int signal_of(Action forbidden) {
   const pid_t pid = ::fork();
   if (pid == 0) {
-    if (!enter_layer_sandbox(1 << 20)) ::_exit(99);
+    if (!enter_layer_sandbox(1 << 20, RLIM_INFINITY, RLIM_INFINITY)) ::_exit(99);
     forbidden();
     ::_exit(0);
   }
@@ -290,7 +290,7 @@ TEST_CASE("the sandbox holds for threads that exist already") {
     });
     while (step != 1) {
     }
-    if (!enter_layer_sandbox(1 << 20)) ::_exit(99);
+    if (!enter_layer_sandbox(1 << 20, RLIM_INFINITY, RLIM_INFINITY)) ::_exit(99);
     step = 2;
     while (step != 3) {
     }
