@@ -51,9 +51,16 @@ def parts_of(path):
     return parts
 
 
+def open_to_owner(mode):
+    """A directory that its owner could not use is opened: in the image it is root's."""
+    mode &= 0o1777
+    return mode if mode & 0o500 == 0o500 else mode | 0o700
+
+
 class Tree:
     def __init__(self):
         self.root = Node(DIRECTORY)
+        self.dropped = set()
 
     def directory(self, parts):
         """The directory that the parts lead to, through links inside the root; what is missing is made."""
@@ -88,13 +95,15 @@ class Tree:
         return self.directory(parts[:-1]).children.get(parts[-1])
 
     def add(self, entry):
-        if entry.kind == DEVICE:
-            return
         parts = parts_of(entry.path)
+        if entry.kind == DEVICE or (entry.kind == HARD_LINK and tuple(parts_of(entry.target)) in self.dropped):
+            self.dropped.add(tuple(parts))
+            return
+        self.dropped.discard(tuple(parts))
         if not parts:
             if entry.kind != DIRECTORY:
                 raise Refused("root")
-            self.root.mode, self.root.mtime = entry.mode & 0o1777, clamp(entry.mtime)
+            self.root.mode, self.root.mtime = open_to_owner(entry.mode), clamp(entry.mtime)
             return
         *above, name = parts
         parent = self.directory(above)
@@ -114,11 +123,11 @@ class Tree:
                 raise Refused("hard link")
             children[name] = target
         elif entry.kind == DIRECTORY and there and there.kind == DIRECTORY:
-            there.mode, there.mtime = entry.mode & 0o1777, clamp(entry.mtime)
+            there.mode, there.mtime = open_to_owner(entry.mode), clamp(entry.mtime)
         else:
             if entry.kind == LINK and not 0 < len(entry.target) < 4096:
                 raise Refused("length of a link")
-            mode = 0o777 if entry.kind == LINK else entry.mode & 0o1777
+            mode = 0o777 if entry.kind == LINK else open_to_owner(entry.mode) if entry.kind == DIRECTORY else entry.mode & 0o1777
             content = entry.target if entry.kind == LINK else entry.data
             children[name] = Node(entry.kind, mode, clamp(entry.mtime), content, bool(there and there.kind == GONE))
 

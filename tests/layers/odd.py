@@ -130,6 +130,10 @@ def attributes():
         {"uid": "4294967294", "gid": "4294967294", "uname": "u" * 300}).file(b"c").end())
     add([112], "devices", ACCEPTED, Tar().entry(b"null", kind=b"3", device=(1, 3)).entry(b"sda", kind=b"4", device=(8, 0)).entry(
         b"forged", kind=b"3", device=(0, 0)).end())
+    add([112], "hard links to devices", ACCEPTED, Tar().file(b"kept").entry(b"dev/null", kind=b"3", device=(1, 3)).hard_link(
+        b"dev/nul", b"./dev/null").hard_link(b"l", b"/dev/nul").hard_link(b"kept", b"l").file(b"dev/null", b"a file").hard_link(b"m", b"dev/null").end())
+    add([113], "directories that shut their owner out", ACCEPTED, Tar().directory(b".", mode=0).directory(b"a", mode=0o77).file(
+        b"a/f").directory(b"b", mode=0o1333).directory(b"c", mode=0o500).directory(b"d", mode=0o444).directory(b"d", mode=0o100).end())
     add([113], "setuid, setgid and sticky", ACCEPTED, Tar().file(b"s", mode=0o4755).file(b"g", mode=0o2755).directory(b"t", mode=0o1777).directory(
         b"sg", mode=0o2775).end())
     add([114], "capabilities and forged overlay attributes", ACCEPTED, Tar().pax(

@@ -10,6 +10,7 @@ namespace {
 
 constexpr std::size_t kMaxPath = 4096;
 constexpr std::size_t kMaxName = 255;
+constexpr unsigned kReadAndSearch = 0500;  ///< of the owner
 
 constexpr std::string_view kWhiteout = ".wh.";
 constexpr std::string_view kOpaque = ".wh..wh..opq";
@@ -142,6 +143,8 @@ Result<std::shared_ptr<Inode>> Tree::find(std::string_view path) {
 /// The last value of a name wins, at the place of the first.
 Result<void> Tree::set_attributes(Inode& inode, TarEntry& entry) {
   inode.mode = entry.mode & 01777U;  // never setuid or setgid
+  const bool shuts_out = entry.kind == TarEntry::Kind::directory && (inode.mode & kReadAndSearch) != kReadAndSearch;
+  if (shuts_out) inode.mode |= 0700U;  // to root in the image it is open, and here the user is its owner and not root
   inode.implied = false;
   inode.mtime = entry.mtime;
   inode.xattrs.reset();
@@ -174,10 +177,7 @@ Result<void> Tree::add_root(TarEntry& entry) {
 Result<std::shared_ptr<Inode>> Tree::add(TarEntry& entry) {
   using Kind = TarEntry::Kind;
   auto parts = SPC_TRY(split_path(entry.path));
-  if (entry.kind == Kind::device) {
-    ++dropped_devices_;
-    return std::shared_ptr<Inode>();
-  }
+  if (SPC_TRY(drop_device(entry, parts))) return std::shared_ptr<Inode>();
   if (parts.empty()) {
     SPC_TRY(add_root(entry));
     return std::shared_ptr<Inode>();
@@ -239,6 +239,29 @@ Result<std::shared_ptr<Inode>> Tree::add(TarEntry& entry) {
   place = inode;
   if (entry.kind != Kind::file) inode.reset();
   return inode;
+}
+
+/// Device nodes are dropped, and hard links to them.
+Result<bool> Tree::drop_device(const TarEntry& entry, const Parts& parts) {
+  using Kind = TarEntry::Kind;
+  const auto whole = [](const Parts& names) {
+    std::string path;
+    for (const std::string_view name : names) path.append(name).push_back('/');
+    return path;
+  };
+  const bool is_device = entry.kind == Kind::device;
+  if (!is_device && dropped_.empty()) return false;
+  const bool is_dropped =
+      is_device || (entry.kind == Kind::hard_link && dropped_.contains(whole(SPC_TRY(split_path(entry.target)))));
+  std::string path = whole(parts);
+  if (is_dropped) {
+    SPC_TRY(budget_.keep(kEntryBytes + path.size()));
+    ++dropped_devices_;
+    dropped_.insert(std::move(path));
+  } else {
+    dropped_.erase(path);
+  }
+  return is_dropped;
 }
 
 void Tree::finish() {

@@ -5,6 +5,7 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <unordered_set>
 #include <variant>
 #include <vector>
 
@@ -69,8 +70,9 @@ class Tree {
   /// `has_below`: otherwise a hard link to what is not in the layer is refused. `budget` is borrowed.
   explicit Tree(Budget& budget, bool has_below = false);
 
-  /// Adds one entry. Whiteouts (`.wh.NAME`, `.wh..wh..opq`) become overlayfs whiteouts; other `.wh..wh.*` names and device
-  /// nodes are dropped. Returns the inode of a file whose data comes next; otherwise null.
+  /// Adds one entry. Whiteouts (`.wh.NAME`, `.wh..wh..opq`) become overlayfs whiteouts; other `.wh..wh.*` names, device
+  /// nodes and hard links to these are dropped. A directory that its owner could not enter or read gets the owner's permissions.
+  /// Returns the inode of a file whose data comes next; otherwise null.
   Result<std::shared_ptr<Inode>> add(TarEntry& entry);
 
   /// There are no more entries. Directories whose names begin with `.wh.` go, with all in them: AUFS kept what has hard links there.
@@ -84,6 +86,7 @@ class Tree {
 
   Result<Inode*> enter(const Parts& directories);
   Result<std::shared_ptr<Inode>> find(std::string_view path);
+  Result<bool> drop_device(const TarEntry& entry, const Parts& parts);
   Result<void> add_root(TarEntry& entry);
   Result<void> set_attributes(Inode& inode, TarEntry& entry);
 
@@ -91,6 +94,7 @@ class Tree {
   std::shared_ptr<Inode> root_;
   bool has_below_;
   bool has_reserved_ = false;  // names
+  std::unordered_set<std::string> dropped_;  ///< device nodes and hard links to them, as long as nothing has their name
   std::uint64_t dropped_devices_ = 0;
   std::uint64_t dropped_xattrs_ = 0;
 };
