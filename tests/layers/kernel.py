@@ -4,6 +4,7 @@ import ctypes
 import functools
 import os
 import stat
+import tempfile
 
 from model import DIRECTORY, FIFO, FILE, GONE, LINK
 
@@ -67,6 +68,63 @@ def listing(fd):
         return walk(PLACE)
     finally:
         must(libc.umount2(PLACE, MNT_DETACH), "umount")
+
+
+def make_layer(place, listing):
+    """A directory that overlayfs takes for a layer with these contents."""
+    for path, (kind, mode, _, content, _, opaque) in sorted(listing.items()):
+        whole = place + b"/" + path
+        if kind == DIRECTORY:
+            os.mkdir(whole) if path else None
+        elif kind == LINK:
+            os.symlink(content, whole)
+        elif kind == FILE:
+            with open(whole, "wb") as file:
+                file.write(content)
+        else:
+            os.mknod(whole, stat.S_IFIFO if kind == FIFO else stat.S_IFCHR)
+        if opaque:
+            os.setxattr(whole, "trusted.overlay.opaque", b"y")
+        if kind != LINK:
+            os.chmod(whole, mode)
+
+
+def shown(place):
+    out = {}
+
+    def visit(path):
+        for part in os.listdir(place + b"/" + path):
+            whole = path + b"/" + part if path else part
+            try:
+                status = os.lstat(place + b"/" + whole)
+            except FileNotFoundError:  # a whiteout in a directory of one layer
+                out[whole] = (GONE, 0, b"")
+                continue
+            kind = KINDS[stat.S_IFMT(status.st_mode)]
+            out[whole] = (kind, stat.S_IMODE(status.st_mode), content_of(place + b"/" + whole, kind))
+            if kind == DIRECTORY:
+                visit(whole)
+    visit(b"")
+    return out
+
+
+def overlay(listings):
+    """What overlayfs shows of such layers, the bottom layer first, as stacks.overlay gives it."""
+    leave_host_mounts()
+    before = os.getcwd()
+    with tempfile.TemporaryDirectory(prefix="spc-overlay-", dir=os.fsdecode(PLACE)) as directory:
+        os.chdir(directory)  # names of many layers have to fit into a page
+        names = [b"%d" % number for number in range(len(listings) + 1)]
+        for name, listing in zip(names, [{}, *listings]):  # overlayfs wants two at least
+            os.mkdir(name)
+            make_layer(name, listing)
+        os.mkdir("m")
+        must(libc.mount(b"overlay", b"m", b"overlay", MS_RDONLY, b"lowerdir=" + b":".join(names[::-1])), "mount overlay")
+        try:
+            return shown(b"m")
+        finally:
+            must(libc.umount2(b"m", MNT_DETACH), "umount")
+            os.chdir(before)
 
 
 def mounts_files():

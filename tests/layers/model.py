@@ -109,7 +109,7 @@ class Tree:
         parent = self.directory(above)
         children, there = parent.children, parent.children.get(name)
         if name == OPAQUE:
-            parent.opaque = True
+            parent.opaque = parent is not self.root  # below the root is nothing
             return
         if name.startswith(AUFS):
             return

@@ -8,6 +8,7 @@ import stat
 import subprocess
 import tempfile
 
+import kernel
 import readers
 from entries import archive, d, f, h, opaque, s, w
 from model import DIRECTORY, FILE, GONE, LINK, OPAQUE, WHITEOUT
@@ -25,6 +26,10 @@ STACKS = {
     "whiteouts of nothing": [[d("a"), f("a/x")], [w("a/none"), w("b/c/none"), d("n"), w("n/none"), w("none")]],
     "whiteouts of something": [[d("a"), f("a/x"), f("a/y"), d("b"), f("b/c/d")], [w("a/x"), w("b"), f("b/new")], [w("a/x"), w("a/y"), w("b/new")]],
     "whiteouts in a hiding directory": [[d("a"), f("a/x")], [d("a"), opaque("a"), w("a/x"), w("a/y"), f("a/z")], [f("a/b")]],
+    "a root that hides all": [[d("a", 0o700), f("a/x"), f("b"), s("l", "a"), d("c"), f("c/d/e")], [d("only"), f("b2")],
+                              [opaque("."), d("a"), f("a/new"), f("c/new"), f("l")]],
+    "a root that hides all, and what it hides": [[f("a/x"), f("b")], [opaque("."), w("b"), d("a"), w("a/x"), f("new/x")], [w("new/x"), f("a/y"), f("b")]],
+    "a root that hides nothing": [[opaque("."), f("a")], [opaque("."), w("a")], [f("b/c")]],
     "hard links across layers": [[d("a"), f("a/x", "small"), f("big", BIG), s("l", "a/x"), s("b", "a")], [h("y", "a/x"), h("z", "b/x"), h("c/big", "big"), h("m", "l"), h("n", "y")]],
     "hard link to a file between": [[f("a", "one")], [f("a", "two")], [h("b", "a")], [w("a")], [h("c", "b")]],
     "the first layer": [[f("a/b/c"), w("a/x"), w("gone")]],
@@ -34,6 +39,7 @@ REFUSED = {
     "hard link to what is nowhere": ([[f("a")], [h("b", "none")]], "not in the image"),
     "hard link to what is gone": ([[f("a")], [w("a"), h("b", "a")]], "not in the image"),
     "hard link to a directory below": ([[d("a")], [h("b", "a")]], "a directory"),
+    "hard link to what the root hides": ([[f("a")], [opaque("."), h("b", "a")]], "not in the image"),
     "hard link to itself": ([[f("a")], [h("b", "b")]], "not in the image"),
 }
 
@@ -114,13 +120,28 @@ def overlay(listings):
                 if listing[whole][5]:
                     break
             show(whole, below)
-    tops = list(enumerate(listings))[::-1]
-    for at, (_, listing) in enumerate(tops):
-        if listing[b""][5]:
-            tops = tops[:at + 1]
-            break
-    show(b"", tops)
+    show(b"", list(enumerate(listings))[::-1])  # of layers' roots it does not ask whether they are opaque
     return out
+
+
+def checked_overlay(listings):
+    """The same, compared with what the kernel shows of such layers if this process may mount them."""
+    ours = overlay(listings)
+    theirs = kernel.overlay(listings) if os.geteuid() == 0 else ours
+    if ours != theirs:
+        raise AssertionError(f"overlayfs differs from its model: {sorted(set(ours.items()) ^ set(theirs.items()))[:6]}")
+    return ours
+
+
+def problems_of_model():
+    """An opaque root hides nothing: the model must know."""
+    def layer(name, opaque):
+        return {b"": (DIRECTORY, 0o755, 0, b"", b"", opaque), name: (FILE, 0o644, 0, name, name, False)}
+    try:
+        if set(checked_overlay([layer(b"a", False), layer(b"b", True)])) != {b"a", b"b"}:
+            yield "the model lets an opaque root hide what is below"
+    except AssertionError as why:
+        yield str(why)
 
 
 def by_us(layers):
@@ -132,7 +153,7 @@ def by_us(layers):
             refusal = readers.convert(archive(entries), output, files[:-1])
             if refusal is not None:
                 raise readers.Unreadable(refusal)
-        shown = overlay([readers.image_listing(file) for file in files])
+        shown = checked_overlay([readers.image_listing(file) for file in files])
         for ends in ways_to_merge(len(files)):
             together = by_merging(files, ends)
             if together != shown:

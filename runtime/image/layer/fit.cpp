@@ -236,19 +236,31 @@ class Merging {
   std::uint64_t entries_ = 0;
 };
 
+/// Hides everything that is listed under `root`.
+Result<void> hide(const LayersBelow::Listing& listing, Inode& root, Budget& budget) {
+  auto& entries = std::get<Directory>(root.content);
+  for (const auto& [name, type] : listing.types()) {
+    SPC_TRY(budget.keep(kEntryBytes + name.size()));
+    add_whiteout(entries, name, root.mtime);
+  }
+  return {};
+}
+
 }  // namespace
 
-bool depends_on_layers_below(Inode& root) { return depends(root, false); }
+bool depends_on_layers_below(Inode& root) { return depends(root, false) || root.opaque; }
 
 Result<void> fit(Inode& root, LayersBelow& layers, DataWriter& writer, Budget& budget) {
   const auto below = SPC_TRY(layers.root());
+  const bool hides_all = std::exchange(root.opaque, false) && below;
   auto first = std::make_shared<Place>();
   first->own = &root;
-  first->below = below;
+  if (!hides_all) first->below = below;
   const Way start(std::move(first));
   SPC_TRY(Settling(layers, budget).settle(start));
   SPC_TRY(LinksBelow(start, layers, writer, budget).copy(root));
-  return Inheriting(layers, budget).inherit(root, below);
+  SPC_TRY(Inheriting(layers, budget).inherit(root, start.last().below));
+  return hides_all ? hide(SPC_TRY(layers.list(*below)), root, budget) : Result<void>();
 }
 
 Result<std::uint64_t> merge(Inode& root, LayersBelow& run, DataWriter& writer, std::uint64_t most_entries, Budget& budget) {

@@ -17,6 +17,8 @@ bool depends_on_layers_below(Inode& root);
 /// - A hard link to a file below becomes a copy of that file.
 /// - A whiteout of what is not below is dropped: overlayfs would show it in a directory that no other layer has.
 ///
+/// - An opaque root, which overlayfs ignores, becomes a whiteout of each name below, and opaque directories.
+///
 /// `writer` takes the copied data. What that takes counts for `budget`.
 Result<void> fit(Inode& root, LayersBelow& layers, DataWriter& writer, Budget& budget);
 

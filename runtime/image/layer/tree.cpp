@@ -190,7 +190,7 @@ Result<std::shared_ptr<Inode>> Tree::add(TarEntry& entry) {
   auto& directory = std::get<Directory>(parent.content);
 
   if (name == kOpaque) {
-    parent.opaque = true;
+    parent.opaque = has_below_ || &parent != root_.get();
     return std::shared_ptr<Inode>();
   }
   if (name.starts_with(kAufs)) return std::shared_ptr<Inode>();

@@ -63,9 +63,7 @@ Result<std::optional<Node>> LayersBelow::root() {
   Node node;
   for (std::size_t layer = layers_.size(); layer-- > 0;) {
     auto top = SPC_TRY(inode(layer, layers_[layer].reader->summary().root));
-    node.parts.push_back({layer, std::move(top)});
-    node.hides = SPC_TRY(is_opaque(layer, node.parts.back().inode));
-    if (node.hides) break;
+    node.parts.push_back({layer, std::move(top)});  // overlayfs does not ask whether it is opaque
   }
   if (node.parts.empty()) return std::optional<Node>();
   return std::optional(std::move(node));
