@@ -75,8 +75,9 @@ bool files_share_blocks(const char* place) {
   return ::statfs(place, &status) == 0 && (status.f_type == XFS_SUPER_MAGIC || status.f_type == BTRFS_SUPER_MAGIC);
 }
 
-bool maps_only_erofs(KernelVersion kernel, const std::string& filesystems, void (*ask)()) {
-  if (kernel < kMapsErofs || kernel >= kMapsSquashfs) return false;
+namespace {
+
+bool has_erofs(const std::string& filesystems, void (*ask)()) {
   const auto is_there = [&] {
     const auto text = gunzipped_file(filesystems);
     return text && text->find("\terofs\n") != std::string::npos;
@@ -84,6 +85,17 @@ bool maps_only_erofs(KernelVersion kernel, const std::string& filesystems, void 
   if (is_there()) return true;
   ask();
   return is_there();
+}
+
+}  // namespace
+
+bool maps_only_erofs(KernelVersion kernel, const std::string& filesystems, void (*ask)()) {
+  return kernel >= kMapsErofs && kernel < kMapsSquashfs && has_erofs(filesystems, ask);
+}
+
+bool saves_memory_by_erofs(std::uint64_t memory, KernelVersion kernel, const std::string& filesystems, void (*ask)()) {
+  constexpr std::uint64_t kMuch = 8 << 20;
+  return kernel >= kMapsErofs && memory > kMuch && has_erofs(filesystems, ask);
 }
 
 }  // namespace spc

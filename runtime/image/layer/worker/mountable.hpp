@@ -25,6 +25,10 @@ void ask_for_erofs();
 bool maps_only_erofs(KernelVersion kernel = running_kernel(), const std::string& filesystems = "/proc/filesystems",
                      void (*ask)() = ask_for_erofs);
 
+/// Whether the kernel has erofs and can map its owners, and would take more than 8 MiB of its own memory for each squashfs: `memory`.
+bool saves_memory_by_erofs(std::uint64_t memory = memory_of_squashfs(LayerCompression::lz4), KernelVersion kernel = running_kernel(),
+                           const std::string& filesystems = "/proc/filesystems", void (*ask)() = ask_for_erofs);
+
 /// Whether the file system can let them (ioctl_ficlone(2)), so that copies of layers need no room. XFS may have been made without, which
 /// the first start finds out.
 bool files_share_blocks(const char* place);

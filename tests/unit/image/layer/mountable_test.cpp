@@ -56,10 +56,15 @@ TEST_CASE("erofs is preferred where the kernel has it and can map its owners, bu
   CHECK(maps_only_erofs({5, 19}, list, ask));
   CHECK(maps_only_erofs({6, 1}, list, ask));
   CHECK_FALSE(maps_only_erofs({6, 2}, list, ask));
+  CHECK(saves_memory_by_erofs((8 << 20) + 1, {6, 2}, list, ask));
+  CHECK_FALSE(saves_memory_by_erofs(8 << 20, {6, 2}, list, ask));
+  CHECK_FALSE(saves_memory_by_erofs(64 << 20, {5, 18}, list, ask));
   CHECK(asked == 0);
   std::ofstream(list) << "nodev\terofsx\n\tsquashfs\n";
   CHECK_FALSE(maps_only_erofs({6, 1}, list, ask));
   CHECK(asked == 1);
+  CHECK_FALSE(saves_memory_by_erofs(64 << 20, {6, 12}, list, ask));
+  CHECK(asked == 2);
   static std::string loaded;
   loaded = list;
   CHECK(maps_only_erofs({6, 1}, list, [] { std::ofstream(loaded) << "\terofs\n"; }));  // its module was not loaded yet
