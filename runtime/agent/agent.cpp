@@ -2,6 +2,7 @@
 
 #include <poll.h>
 #include <signal.h>
+#include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -84,7 +85,8 @@ Result<void> Agent::on_join(int socket) {
 
 void Agent::lead() {
   const TaskMessage message{.kind = TaskMessageKind::lead, .manifest = image_, .policy = tools_->policy};
-  const int passed[] = {tools_->policy_file.get()};
+  notes_.reset(::memfd_create("spank-container notes", MFD_CLOEXEC));
+  const int passed[] = {tools_->policy_file.get(), notes_.get()};
   auto done = send_struct(tasks_.front().socket.get(), message, passed);
   if (done && order_.uid != 0 && !tools_->id_map) {  // while the leader reads
     auto map = describe_id_map(order_.uid, order_.gid);
@@ -96,14 +98,13 @@ void Agent::lead() {
 
 Result<void> Agent::on_lead(int socket) {
   TaskMessage message;
-  auto descriptors = receive_struct(socket, message, 2);
-  if (!descriptors && descriptors.error().kind() == ErrorKind::unavailable)
+  const auto received = receive_struct(socket, message);
+  if (!received && received.error().kind() == ErrorKind::unavailable)
     return Error(ErrorKind::unavailable, "set up the container: the leader has exited");
-  if (!descriptors) return std::move(descriptors).error();
+  if (!received) return received.error();
   switch (message.kind) {
-    case TaskMessageKind::source: return add_source(message, *std::move(descriptors));
     case TaskMessageKind::name: return find(message);
-    case TaskMessageKind::start: return start(message, *std::move(descriptors));
+    case TaskMessageKind::start: return start(message);
     case TaskMessageKind::failed: return message.failure.unread();
     default: return Error(ErrorKind::internal, "set up the container: unexpected message from a task");
   }
@@ -144,11 +145,10 @@ void Agent::fail(const Error& error) {
 /// What is here no longer needed goes; mounts and servers keep the files of the image.
 void Agent::answer_all(const TaskMessage& answer) {
   answer_ = answer;
-  const bool one = (flags_ & TaskMessage::start_private) != 0 && answer.kind == TaskMessageKind::ready;
+  const bool one = order_.is(TaskMessage::start_private) && answer.kind == TaskMessageKind::ready;
   const auto end = one ? tasks_.begin() + 1 : tasks_.end();
   std::for_each(tasks_.begin(), end, [&](const Task& task) { tell(task); });
   tasks_.erase(tasks_.begin(), end);
-  order_.sources.clear();
   order_.image = ImageFiles{.record = std::move(order_.image.record)};
   if (!one) return;
   answer_.reset();  // what this task has is nothing to the others
@@ -165,17 +165,23 @@ void Agent::end() {
     for (pollfd gone{server.get(), 0, 0}; patience > 0 && ::poll(&gone, 1, 1) == 0; --patience) continue;
   }
   helpers_.insert(helpers_.end(), publishers_.begin(), publishers_.end());
-  for (const pid_t helper : helpers_) ::kill(helper, SIGKILL);
   reap(import_);
   reap(builder_);
-  for (const pid_t helper : helpers_) ::waitpid(helper, nullptr, 0);
+  for (const pid_t helper : helpers_) ::kill(helper, SIGKILL);
+  // One that cannot die, as its user's file system does not answer, keeps the step's cgroup, and not us.
+  for (int patience = 500; const pid_t helper : helpers_) {  // milliseconds, of all together
+    for (; ::waitpid(helper, nullptr, WNOHANG) == 0 && patience > 0; --patience) ::usleep(1000);
+  }
   named_.reset();
   ::_exit(held_ ? 0 : held_.error().sys_errno());
 }
 
+/// Kills it; the loop collects it, since nothing here waits for a process that may be unable to die.
 void Agent::reap(Child& child) {
   child.socket.reset();
-  if (child.pid >= 0) end_child(std::exchange(child.pid, -1));
+  if (child.pid < 0) return;
+  ::kill(child.pid, SIGKILL);
+  helpers_.push_back(std::exchange(child.pid, -1));
 }
 
 }  // namespace spc::agent

@@ -40,19 +40,18 @@ class Agent {
   Result<void> on_holder(int socket);
   Result<void> on_peer(int listener);
 
-  Result<void> add_source(const TaskMessage& message, std::vector<UniqueFd> descriptors);
-  Result<void> start(const TaskMessage& message, std::vector<UniqueFd> descriptors);
+  Result<void> start(const TaskMessage& message);
   Result<void> find(const TaskMessage& message);
   Result<void> look();
   Result<void> say_found(std::uint32_t state);
   Result<void> join_running();
   [[nodiscard]] std::vector<int> container() const;
-  Result<void> start_import(int request, int user_source);
+  Result<void> start_import();
   Result<void> publish(const Digest& blob, UniqueFd file);
   Result<void> answer_import(ImportMessageKind kind, const Digest& digest, const Result<void>& done, int descriptor = -1);
   Result<void> obey(const ImportMessage& message, std::vector<UniqueFd> file);
   Result<void> use(const Digest& manifest, ImageFiles image);
-  Result<ServedLayer> serve(int file, std::uint64_t offset);
+  Result<ServedLayer> serve(int file);
   Result<void> start_builder();
 
   void lead();  ///< the first waiting task
@@ -72,7 +71,6 @@ class Agent {
   BuildOrder order_;
   Digest image_;          ///< in the store, admitted for this step
   Digest image_name_;     ///< the only one that import may write
-  std::uint32_t flags_ = 0;  ///< of the start; start_private: each task has its own container, one after the other
   Child import_;
   Child builder_;
   std::vector<UniqueFd> servers_;  ///< each takes orders here: protocol/fuse.hpp
@@ -90,7 +88,8 @@ class Agent {
 
   std::optional<TaskMessage> answer_;  ///< ready or failed, once known
   std::vector<UniqueFd> inits_;        ///< closing them ends the init processes of PID namespaces
-  std::vector<UniqueFd> namespaces_;   ///< of the container: mount, then those of `answer_`
+  UniqueFd notes_;                     ///< for the leader to write
+  std::vector<UniqueFd> namespaces_;   ///< of the container: mount, the notes, then those of `answer_`
 };
 
 }  // namespace spc::agent

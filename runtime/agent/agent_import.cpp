@@ -26,13 +26,15 @@ Result<void> publish_verified(const ImageStore& store, const Digest& blob, Uniqu
 
 }  // namespace
 
-Result<void> Agent::start_import(int request, int user_source) {
+Result<void> Agent::start_import() {
   auto [ours, theirs] = SPC_TRY(socket_pair());
+  const auto [leads, imports] = SPC_TRY(socket_pair());
   const ImageStore& store = tools_->store;
   import_.pid = SPC_TRY(start_helper("import", nullptr, store.service_uid(), store.service_gid(),
-                                     {theirs.get(), request, store.directory(), user_source}));
+                                     {theirs.get(), imports.get(), store.directory()}));
   import_.socket = std::move(ours);
-  return {};
+  const int passed[] = {leads.get()};
+  return send_struct(tasks_.front().socket.get(), TaskMessage{.kind = TaskMessageKind::import_asks}, passed, WhenFull::fail);
 }
 
 Result<void> Agent::on_import(int socket) {

@@ -48,11 +48,11 @@ Result<void> Agent::on_holder(int socket) {
   auto passed = receive_struct(socket, message, kMaxDescriptorsPerMessage);
   holder_.reset();
   const std::size_t shared = message.named_state == TaskMessage::named_running ? 3 : 0;
-  if (!passed || message.kind != TaskMessageKind::ready || passed->size() < 2 + shared)
+  if (!passed || message.kind != TaskMessageKind::ready || passed->size() < 3 + shared)
     return looking_ ? Result<void>() : say_found(TaskMessage::named_new);  // of a step, which has ended
   looking_ = false;
-  for (; message.servers != 0 && passed->size() > 2 + shared; --message.servers, passed->pop_back())
-    SPC_TRY(serve(passed->back().get(), 0));
+  for (; message.servers != 0 && passed->size() > 3 + shared; --message.servers, passed->pop_back())
+    SPC_TRY(serve(passed->back().get()));
   if (shared != 0) {
     if (!named_) named_.emplace(step_.uid, step_.gid, std::string());  // another step's, and that has a name
     named_->notes = std::move(passed->back()), passed->pop_back();
@@ -70,7 +70,7 @@ Result<void> Agent::on_holder(int socket) {
 
 Result<void> Agent::join_running() {
   if (!joined_) return Error(ErrorKind::internal, "no container to join");
-  if (order_.sources.empty() && !order_.save) {
+  if (order_.sources_due == 0 && !order_.is(TaskMessage::start_save)) {
     joined_->named_state = 0;
     answer_all(*joined_);
     return {};

@@ -17,59 +17,42 @@
 
 namespace spc::agent {
 
-Result<void> Agent::add_source(const TaskMessage& message, std::vector<UniqueFd> descriptors) {
-  const bool is_new = (message.source_flags & TaskMessage::source_tmpfs) != 0;
-  if (descriptors.size() != (is_new ? 0 : 1) || order_.sources.size() == kMaxSources)
-    return Error(ErrorKind::invalid, "--container-mounts: more than " + std::to_string(kMaxSources) + " mounts");
-  order_.sources.push_back({is_new ? UniqueFd() : std::move(descriptors.front()), message.source_flags, message.size, message.inodes});
-  return {};
-}
-
-Result<void> Agent::start(const TaskMessage& message, std::vector<UniqueFd> descriptors) {
-  if (looking_ || holder_ || began_ != 0) return Error(ErrorKind::internal, "duplicate start request");
-  order_.read_only = (message.start_flags & TaskMessage::start_read_only) != 0;
+Result<void> Agent::start(const TaskMessage& message) {
+  if (looking_ || holder_ || began_ != 0 || message.index > kMaxSources || message.servers > kMaxSources)
+    return Error(ErrorKind::internal, "unexpected start request");
+  order_.flags = message.start_flags;
+  order_.sources_due = message.index;
+  order_.files_due = message.servers;
   order_.namespaces = message.namespaces & ~(tools_->id_map ? 0U : own_user);  // root is root anyway
   order_.upper_size = message.upper_size;
-  flags_ = message.start_flags;
   image_name_ = message.image_name;
-  if ((flags_ & TaskMessage::start_private) != 0) steps_socket_.reset();  // there is no container of the step
-  order_.save = (message.start_flags & TaskMessage::start_save) != 0;
-  order_.hooks = (message.start_flags & TaskMessage::start_hooks) != 0;
+  if (order_.is(TaskMessage::start_private)) steps_socket_.reset();  // there is no container of the step
   began_ = now_us();
-  if ((message.start_flags & TaskMessage::start_join) != 0) return join_running();
+  if (order_.is(TaskMessage::start_join)) return join_running();
   if (joined_ || (named_ && !named_->lock)) return Error(ErrorKind::internal, "start of a running container");
-  if ((message.start_flags & TaskMessage::start_stored) != 0) {
-    if (!named_) return Error(ErrorKind::internal, "no stored container");
-    return use(Digest{}, SPC_TRY(named_->open_image()));
-  }
-  if (descriptors.size() != 2) return Error(ErrorKind::internal, "start request without image");
-  if ((message.start_flags & (TaskMessage::start_squashfs | TaskMessage::start_directory)) != 0) {
-    order_.image.record = std::move(descriptors[0]);
-    if (named_) order_.kept = SPC_TRY(named_->keep(order_.image));
-    const bool is_file = (message.start_flags & TaskMessage::start_squashfs) != 0;
-    if (is_file) order_.image.served.push_back(SPC_TRY(serve(descriptors[1].get(), message.offset)));
-    // Opened for reading, so the user may read it; O_PATH would prove nothing.
-    if ((::fcntl(descriptors[1].get(), F_GETFL) & O_PATH) != 0) return Error(ErrorKind::internal, "image is not open");
-    if (!is_file) order_.image.directory = std::move(descriptors[1]);
+  if (order_.is(TaskMessage::start_squashfs | TaskMessage::start_directory)) {  // and nothing else: no layer of the store
+    if (named_) order_.kept = SPC_TRY(named_->keep({}));
+    order_.image.record = SPC_TRY(own(::open("/dev/null", O_RDONLY | O_CLOEXEC), "open an empty record"));
     return start_builder();
   }
-  if ((message.start_flags & TaskMessage::start_known) != 0) {
+  if (order_.is(TaskMessage::start_stored) && named_) return use(Digest{}, SPC_TRY(named_->open_image()));
+  if (order_.is(TaskMessage::start_known)) {
     const bool admitted = image_ != Digest{} && message.manifest == image_;
     auto image = tools_->store.open_image(message.manifest, admitted ? Audience::whoever_import_admitted : Audience::everyone);
     if (image) return use(message.manifest, *std::move(image));
   }
-  return start_import(descriptors[0].get(), descriptors[1].get());
+  return start_import();
 }
 
 /// An image of the store.
 Result<void> Agent::use(const Digest& manifest, ImageFiles image) {
   image_ = manifest;
   order_.image = std::move(image);
-  if ((flags_ & TaskMessage::start_pull) != 0) return tell_all(TaskMessageKind::pulled, {});
+  if (order_.is(TaskMessage::start_pull)) return tell_all(TaskMessageKind::pulled, {});
   if (named_) order_.kept = SPC_TRY(named_->keep(order_.image));
   const bool by_fuse = tools_->policy.squashfs == PolicyRecord::by_fuse_for_users && order_.uid != 0;
   if (by_fuse || order_.image.layers.size() > tools_->policy.most_layers) {
-    for (const LayerFile& layer : order_.image.layers) order_.image.served.push_back(SPC_TRY(serve(layer.file.get(), 0)));
+    for (const LayerFile& layer : order_.image.layers) order_.image.served.push_back(SPC_TRY(serve(layer.file.get())));
     order_.image.layers.clear();
   }
   return start_builder();
@@ -77,29 +60,35 @@ Result<void> Agent::use(const Digest& manifest, ImageFiles image) {
 
 /// A server for the squashfs in `file`: a process of the user, as for him alone the image is. A job of root takes the service
 /// user: what an image says must not be read with any privilege. It is told to say that all is root's, though (protocol/fuse.hpp).
-/// `file` may be a socket: of a server in another step, which this one joins.
-Result<ServedLayer> Agent::serve(int file, std::uint64_t offset) {
+/// `file` may be a socket: to the leader, or to a server in another step, which this one joins.
+Result<ServedLayer> Agent::serve(int file) {
   auto device = SPC_TRY(own(::open("/dev/fuse", O_RDWR | O_CLOEXEC), "open \"/dev/fuse\""));
   auto [ours, theirs] = SPC_TRY(socket_pair());
   const uid_t uid = order_.uid != 0 ? order_.uid : tools_->store.service_uid();
   const gid_t gid = order_.uid != 0 ? order_.gid : tools_->store.service_gid();
-  helpers_.push_back(SPC_TRY(start_helper("fuse", (std::to_string(offset) + (order_.uid != 0 ? "" : "r")).c_str(), uid, gid,
-                                          {device.get(), file, theirs.get()})));
+  helpers_.push_back(SPC_TRY(start_helper("fuse", order_.uid != 0 ? "0" : "0r", uid, gid, {device.get(), file, theirs.get()})));
   servers_.push_back(std::move(ours));
   return ServedLayer{std::move(device), servers_.back().get()};
 }
 
 Result<void> Agent::start_builder() {
-  for (MountSource& source : order_.sources) {
-    if ((source.flags & TaskMessage::source_squashfs) != 0) source.served = SPC_TRY(serve(source.path.get(), 0));
+  const int leader = tasks_.front().socket.get();
+  for (std::uint32_t number = 0; number < order_.files_due; ++number) {
+    const auto [leads, servers] = SPC_TRY(socket_pair());
+    const bool is_image = order_.is(TaskMessage::start_squashfs) && number == 0;
+    (is_image ? order_.image.served : order_.served).push_back(SPC_TRY(serve(servers.get())));
+    const int passed[] = {leads.get()};
+    SPC_TRY(send_struct(leader, TaskMessage{.kind = TaskMessageKind::serves, .index = number}, passed, WhenFull::fail));
   }
+  // Before the fork: the leader answers meanwhile.
+  SPC_TRY(send_struct(leader, TaskMessage{.kind = TaskMessageKind::sources}, {}, WhenFull::fail));
   auto [ours, theirs] = SPC_TRY(socket_pair());
   const auto import_us = static_cast<std::uint32_t>(now_us() - began_);
   const pid_t child = SPC_TRY(fork_child((order_.namespaces & own_pid) != 0 ? CLONE_NEWPID : 0));
   if (child > 0) {
     builder_ = {child, std::move(ours)};
     order_.image.served.clear();
-    for (MountSource& source : order_.sources) source.served = {};
+    order_.served.clear();
     return {};
   }
 
@@ -113,6 +102,7 @@ Result<void> Agent::start_builder() {
   if (!built) report.failure = WireError(built.error());
   std::vector<int> namespaces;
   if (built) std::ranges::transform(*built, std::back_inserter(namespaces), &UniqueFd::get);
+  if (built && !joined_) namespaces.insert(namespaces.begin() + 1, notes_.get());
   ::setpriority(PRIO_PROCESS, 0, 19);  // whoever waits is to go first
   [[maybe_unused]] const auto sent = send_struct(theirs.get(), report, namespaces);
   if (built && (order_.namespaces & own_pid) != 0) {
@@ -138,7 +128,7 @@ Result<void> Agent::on_builder(int socket) {
     servers_.clear();
     return use(image_, std::move(order_.image));
   }
-  if (report.kind != TaskMessageKind::ready || descriptors->empty()) return report.failure.unread();
+  if (report.kind != TaskMessageKind::ready) return report.failure.unread();
   if (!joined_) namespaces_ = *std::move(descriptors);
   if (named_) SPC_TRY(named_->settle());
   layers_ = std::move(order_.image.layers);

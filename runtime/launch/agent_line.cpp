@@ -31,11 +31,18 @@ constexpr Advice kAdvice[] = {
     {"create the ID map: ", "check sysctl user.max_user_namespaces"},
     {"no service user for images", "create the system user spank-container and restart slurmd"},
     {"start \"/", "install spank-container on this node"},
-    {"running container with remapped root: not supported", "request it in the step that starts the container"},
+    {"running container with remapped root: not supported",
+     "request it in the step that starts the container"},
     {"use file system ", "load the kernel module"},
     {": a file system is mounted below it", "unmount it, or copy the directory"},
-    {"read the image directory: ", "its FUSE file system must allow other users, root included: copy it to a local disk"},
-    {"mount overlay: device or resource busy", "processes of a step that lost its agent still use the container"},
+    {"read the image directory: ",
+     "its FUSE file system must allow other users, root included: copy it to a local disk"},
+    {"mount overlay in the store: ",
+     "the store must be on a local file system, such as ext4 or xfs"},
+    {"make a container with a name: the user has ",
+     "use one again, for example with NAME:replace, or ask the administrator to remove some"},
+    {"mount overlay: device or resource busy",
+     "processes of a step that lost its agent still use the container"},
     {"open \"/dev/loop-control\": ", "load the kernel module loop"},
     {"the FUSE server exited", "it may need more memory: see --mem"},
     {"pull the image: import exited", "try again; if it persists, increase --mem"},
@@ -84,6 +91,11 @@ Result<AgentMessage> AgentLine::await(std::initializer_list<TaskMessageKind> kin
         if (style_ == MessageStyle::own) log_.write(LogLevel::info, received->text.view());
         break;
       case TaskMessageKind::warning: log_.write(LogLevel::warning, received->text.view()); break;
+      case TaskMessageKind::import_asks:
+      case TaskMessageKind::serves:
+      case TaskMessageKind::sources:
+        if (answer_) SPC_TRY(answer_(*received));
+        break;
       case TaskMessageKind::failed: end(); return advised(received->failure.error());
       default: end(); return Error(ErrorKind::internal, "unexpected message from the agent");
     }

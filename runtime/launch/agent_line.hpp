@@ -37,6 +37,8 @@ class AgentLine {
   Result<AgentMessage> await(std::initializer_list<TaskMessageKind> kinds);
   /// What `import` says for the administrator's log, without kPullRecord; otherwise nobody hears of it.
   void take_records(std::function<void(std::string_view)> take) { take_record_ = std::move(take); }
+  /// How the leader answers import_asks, serves and sources.
+  void answer_by(std::function<Result<void>(AgentMessage&)> answer) { answer_ = std::move(answer); }
   /// Tells the agent, for whose word the other tasks wait, what went wrong, unless it knows. It then tells every task, this
   /// one too: that is given back.
   Error fail(const Error& error);
@@ -55,6 +57,7 @@ class AgentLine {
   UserSource user_source_;
   bool has_ended_ = false;
   std::function<void(std::string_view)> take_record_;
+  std::function<Result<void>(AgentMessage&)> answer_;
 };
 
 }  // namespace spc

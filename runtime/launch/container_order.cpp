@@ -14,6 +14,7 @@
 #include "launch/site/enroot_compat.hpp"
 #include "launch/site/policy_rules.hpp"
 #include "launch/site/site_request.hpp"
+#include "protocol/fuse.hpp"
 
 namespace spc {
 namespace {
@@ -48,7 +49,8 @@ Result<void> plan_image(const OrderRequest& with, ContainerOrder& order) {
   if (named.plan() == NamePlan::make) say_import(task, Event::import_begins);
   order.image = SPC_TRY(order_image({request, terms.policy, terms.site, task.job, terms.earlier, named, importer, task.log}, order.location));
   order.joins = (order.image.flags & TaskMessage::start_join) != 0;
-  const bool asks_for_stored = request.image.empty() && order.image.user_source;  // it wants to know for which image
+  const bool asks_for_stored =
+      request.image.empty() && !order.image.request.empty();  // it wants to know for which image
   if (asks_for_stored) order.location = SPC_TRY(ImageLocation::parse(named.notes().image, registry));
   return {};
 }
@@ -100,7 +102,7 @@ std::uint32_t nodes_of_step(const std::map<std::string, std::string>& job) {
 }  // namespace
 
 Result<Terms> read_terms(const TaskContext& task, const AgentMessage& policy) {
-  if (policy.descriptors.size() != 1) return Error(ErrorKind::internal, "no policy for the leader");
+  if (policy.descriptors.empty()) return Error(ErrorKind::internal, "no policy for the leader");
   if (!task.asked.only_pull) SPC_TRY(check_kernel());  // before an image is pulled for nothing
   Terms terms;
   terms.policy = policy.policy;
@@ -123,7 +125,7 @@ Result<ContainerOrder> plan_container(OrderRequest request) {
   ContainerOrder order;
   SPC_TRY(plan_image(request, order));
   if (terms.request.only_pull) {
-    if (order.image.user_source) return order;
+    if (!order.image.request.empty()) return order;
     return Error(ErrorKind::invalid, "the store takes no squashfs and no directory");
   }
   order.upper_size = SPC_TRY(upper_size(terms, request.task.job));
@@ -142,27 +144,61 @@ Result<ContainerOrder> plan_container(OrderRequest request) {
 }
 
 Result<void> send(const ContainerOrder& order, std::uint32_t start_flags, int agent) {
-  TaskMessage message;
-  message.kind = TaskMessageKind::source;
-  for (const OpenedSource& source : order.side.sources) {
-    message.source_flags = source.flags;
-    message.size = source.size;
-    message.inodes = source.inodes;
-    const int passed[] = {source.path.get()};
-    SPC_TRY(send_struct(agent, message, std::span(passed, source.path ? 1 : 0)));
-  }
   const ImageOrder& image = order.image;
-  message = TaskMessage{};
+  const auto& sources = order.side.sources;
+  const auto is_file = [](const OpenedSource& source) {
+    return (source.flags & TaskMessage::source_squashfs) != 0;
+  };
+  TaskMessage message;
   message.kind = TaskMessageKind::start;
+  message.index = static_cast<std::uint32_t>(sources.size());
+  message.servers = static_cast<std::uint32_t>(std::ranges::count_if(sources, is_file)) +
+                    ((image.flags & TaskMessage::start_squashfs) != 0 ? 1 : 0);
+  if (message.index > kMaxSources) {
+    return Error(ErrorKind::invalid,
+                 formatted("--container-mounts: more than {} mounts", std::to_string(kMaxSources)));
+  }
   message.start_flags = image.flags | start_flags;
   if (!order.spec.writable) message.start_flags |= TaskMessage::start_read_only;
   message.manifest = image.manifest;
   message.image_name = image.image_name;
-  message.offset = image.offset;
   message.namespaces = order.spec.namespaces;
   message.upper_size = order.upper_size;
-  const int passed[] = {image.first.get(), image.second.get()};
-  return send_struct(agent, message, std::span(passed, image.first ? 2 : 0));
+  return send_struct(agent, message);
+}
+
+Result<void> send_sources(const ContainerOrder& order, int agent) {
+  TaskMessage message{.kind = TaskMessageKind::source};
+  const auto give = [&](const UniqueFd& path) {
+    const int passed[] = {path.get()};
+    const bool has_path = path && (message.source_flags & TaskMessage::source_squashfs) == 0;
+    return send_struct(agent, message, std::span(passed, has_path ? 1 : 0));
+  };
+  for (const OpenedSource& source : order.side.sources) {
+    message.source_flags = source.flags;
+    message.size = source.size;
+    message.inodes = source.inodes;
+    SPC_TRY(give(source.path));
+  }
+  message.source_flags = 0;
+  return (order.image.flags & TaskMessage::start_directory) != 0 ? give(order.image.file)
+                                                                 : Result<void>();
+}
+
+Result<void> send_file(const ContainerOrder& order, std::uint32_t number, int server) {
+  const bool is_image = (order.image.flags & TaskMessage::start_squashfs) != 0 && number-- == 0;
+  const UniqueFd* file = is_image ? &order.image.file : nullptr;
+  for (const OpenedSource& source : order.side.sources) {
+    const bool is_file = (source.flags & TaskMessage::source_squashfs) != 0;
+    if (file == nullptr && is_file && number-- == 0) file = &source.path;
+  }
+  if (file == nullptr)
+    return Error(ErrorKind::internal, "serve a file: there is none of this number");
+  const int passed[] = {file->get()};
+  // Of a server that has ended the builder knows more.
+  [[maybe_unused]] const auto sent =
+      send_struct(server, FuseLoan{.offset = is_image ? order.image.offset : 0}, passed);
+  return {};
 }
 
 RootSetup root_setup(ContainerOrder& order, const NamedStart& named) {

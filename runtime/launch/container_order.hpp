@@ -54,6 +54,11 @@ struct ContainerOrder {
 Result<ContainerOrder> plan_container(OrderRequest request);
 /// `start_flags`: more of TaskMessage::StartFlags than the order itself has.
 Result<void> send(const ContainerOrder& order, std::uint32_t start_flags, int agent);
+/// What is mounted, for the builder, but files.
+Result<void> send_sources(const ContainerOrder& order, int agent);
+/// The file of this number, for the server at the other end of `server`: the image, then those that
+/// are mounted.
+Result<void> send_file(const ContainerOrder& order, std::uint32_t number, int server);
 /// How to set up the root. To be asked while the builder works, and not later: who the user is would be answered inside by
 /// the image's name service.
 RootSetup root_setup(ContainerOrder& order, const NamedStart& named);

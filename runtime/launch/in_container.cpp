@@ -61,19 +61,17 @@ Result<void> answer_for_host(const AgentMessage& ready, int notes_file, const Ta
 }  // namespace
 
 Result<InContainer> enter(AgentMessage ready, const TaskCall& call) {
-  constexpr std::size_t kFixed = 2;
-  if (ready.descriptors.size() < kFixed + ready.has_notes) {
-    return Error(ErrorKind::internal, "no namespace to enter");
-  }
-  if (!ready.has_notes) return Error(ErrorKind::internal, "the container has no notes");
-  UniqueFd notes_file = std::move(ready.descriptors[kFixed]);
+  constexpr std::size_t kFixed = 3;
+  if (ready.descriptors.size() < kFixed) return Error(ErrorKind::internal, "no namespace to enter");
+  UniqueFd notes_file = std::move(ready.descriptors[2]);
   UniqueFd answer;
   if (ready.asks_host || call.names_file) {
     answer = SPC_TRY(TaskNotes::make_file());
     const auto ask = [&] { return answer_for_host(ready, notes_file.get(), call, answer.get()); };
     SPC_TRY(run_apart(ask, "ask the host's hooks"));
   }
-  const auto namespaces = SPC_TRY(ContainerNamespaces::take(ready.descriptors, ready.namespaces, kFixed + ready.has_notes));
+  const auto namespaces =
+      SPC_TRY(ContainerNamespaces::take(ready.descriptors, ready.namespaces, kFixed));
   SPC_TRY(enter_container(namespaces));
 
   Asked asked = SPC_TRY(call.read(ReadAt::container));

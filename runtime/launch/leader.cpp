@@ -91,28 +91,42 @@ Result<Led> Leader::remove_named() {
 
 Result<Leader::Ordered> Leader::order(const Terms& terms, TaskHooks& hooks) {
   Ordered container;
-  auto order = SPC_TRY(plan_container({task_, terms, named_, hooks, importer_}));
+  ContainerOrder& order = order_ =
+      SPC_TRY(plan_container({task_, terms, named_, hooks, importer_}));
   if (saver_ && saves_layer(*task_.save_path())) container.image_below = SPC_TRY(image_below(terms, order.spec));
   std::uint32_t flags = 0;
   if (terms.request.only_pull) flags |= TaskMessage::start_pull;
   if (terms.request.private_layer) flags |= TaskMessage::start_private;
   if (saver_) flags |= TaskMessage::start_save;
   if (order.hooks && PreparedHooks::runs_shell_hooks(hooks)) flags |= TaskMessage::start_hooks;
-  SPC_TRY(send(order, flags, line_.socket()));
-  if (order.image.user_source) {
-    line_.user_source().prepare(std::move(order.image.user_source), order.location, task_.job, terms.request.meeting);
-    if (terms.is_first()) {
-      line_.take_records([this, image = without_secrets(terms.request.image)](std::string_view record) {
-        task_.log.write(LogLevel::record, pull_record(image, record, task_.job));
-      });
-    }
+  line_.answer_by([this, meeting = terms.request.meeting](AgentMessage& message) {
+    return answer(message, meeting);
+  });
+  if (!order.image.request.empty() && terms.is_first()) {
+    line_.take_records(
+        [this, image = without_secrets(terms.request.image)](std::string_view record) {
+          task_.log.write(LogLevel::record, pull_record(image, record, task_.job));
+        });
   }
+  SPC_TRY(send(order, flags, line_.socket()));
   container.root = root_setup(order, named_);
   container.spec = std::move(order.spec);
   container.security = std::move(order.security);
   container.hooks = std::move(order.hooks);
   if (container.hooks) stop_process_.confirm();
   return container;
+}
+
+Result<void> Leader::answer(AgentMessage& message, const std::string& meeting) {
+  if (message.kind == TaskMessageKind::sources) return send_sources(order_, line_.socket());
+  if (message.descriptors.size() != 1)
+    return Error(ErrorKind::internal, "no line to import or to a server");
+  if (message.kind == TaskMessageKind::serves)
+    return send_file(order_, message.index, message.descriptors.front().get());
+  UniqueFd import = std::move(message.descriptors.front());
+  SPC_TRY(send_message(import.get(), std::as_bytes(std::span(order_.image.request)), {}));
+  line_.user_source().prepare(std::move(import), order_.location, task_.job, meeting);
+  return {};
 }
 
 /// The image whose changes can be saved as a layer: one of a registry, in a container that nobody has changed yet.
@@ -131,6 +145,7 @@ Result<std::string> Leader::image_below(const Terms& terms, const ContainerSpec&
 /// From the order to the root that is set up.
 Result<Led> Leader::build(Terms& terms, TaskHooks& hooks, Ordered& container) {
   auto message = SPC_TRY(line_.await({TaskMessageKind::hooks, TaskMessageKind::set_up}));
+  order_ = {};
   if (message.kind == TaskMessageKind::hooks) {
     SPC_TRY(run_shell_hooks(std::move(message), terms, hooks, container));
     message = SPC_TRY(line_.await({TaskMessageKind::set_up}));
@@ -171,8 +186,8 @@ Result<TaskEdits> Leader::set_up(const AgentMessage& message, const Terms& terms
   if (container.hooks) SPC_TRY(container.hooks->create_on_host(hooks, spec));
   if (terms.request.explain) SPC_TRY(hooks.before_entering(spec));
   RootSetup& root = container.root;
-  if (container.hooks && !terms.request.explain) root.before_others = [&] { return container.hooks->start(hooks); };
-  root.notes = notes_;
+  if (container.hooks && !terms.request.explain)
+    root.before_others = [&] { return container.hooks->start(hooks); };
   root.asks_host = hooks.asks_host();
   SPC_TRY(enter_root(message.descriptors[0].get()));
   return set_up_inside(terms, hooks, container, message.manifest);

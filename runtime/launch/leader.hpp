@@ -42,6 +42,7 @@ class Leader {
   Result<void> settle_name(const Terms& terms);
   Result<Led> remove_named();
   Result<Ordered> order(const Terms& terms, TaskHooks& hooks);
+  Result<void> answer(AgentMessage& message, const std::string& meeting);
   Result<Led> build(Terms& terms, TaskHooks& hooks, Ordered& container);
   Result<std::string> image_below(const Terms& terms, const ContainerSpec& spec) const;
   Result<void> run_shell_hooks(AgentMessage message, const Terms& terms, const TaskHooks& hooks, Ordered& container);
@@ -57,6 +58,7 @@ class Leader {
   StopProcess stop_process_;
   Saver saver_;
   SiteImporter importer_;
+  ContainerOrder order_;  ///< what is opened of it is kept until the builder has it
   NamedStart named_;
   ContainerNote note_;  ///< of the container with a name
 };

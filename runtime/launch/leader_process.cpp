@@ -70,6 +70,7 @@ Result<Led> lead(const TaskCall& call, AgentLine& line, const AgentMessage& poli
 int lead_and_report(const TaskCall& call, AgentLine& line, const AgentMessage& policy, int notes, ChildOf parent, int task) try {
   ::prctl(PR_SET_NAME, "leader");
   if (call.agent_group > 0) ::setpgid(0, call.agent_group);
+  ::close(call.step.tasks.get());  // from here on the agent takes no descriptor from us
   line.user_source().start_for_podman(
       [task](int socket, const std::string& location) { return ask_for_user_source(task, socket, location); });
   const auto led = lead(call, line, policy, notes, parent);
@@ -120,10 +121,10 @@ void EndingLeader::await() {
 
 /// Its parent is this process: slurmstepd, whenever a child of its own has ended that is no task, does not look for 0.1 s
 /// whether tasks have. But what is started for the time after the tasks is to be slurmstepd's child.
-Result<Led> run_leader(const TaskCall& call, AgentLine& line, const AgentMessage& policy, Entrypoint& entrypoint,
-                       EndingLeader& leader) {
-  auto notes = SPC_TRY(TaskNotes::make_file());
-  SPC_TRY(entrypoint.write_down_in(std::move(notes)));
+Result<Led> run_leader(const TaskCall& call, AgentLine& line, AgentMessage& policy,
+                       Entrypoint& entrypoint, EndingLeader& leader) {
+  if (policy.descriptors.size() != 2) return Error(ErrorKind::internal, "no notes for the leader");
+  SPC_TRY(entrypoint.write_down_in(std::move(policy.descriptors[1])));
   auto led = Result<Led>(Led::again);
   for (const ChildOf parent : {ChildOf::us, ChildOf::our_parent}) {
     if (!led || *led != Led::again) break;

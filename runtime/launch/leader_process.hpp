@@ -33,9 +33,10 @@ struct EndingLeader {
 };
 
 /// Starts the leader, a copy of this process without privilege that reads what the user, the site and the image say, and
-/// waits for its end. Meanwhile `line` is the leader's. `policy`: the agent's word to lead. The notes of `entrypoint` are
-/// what the leader writes for all tasks. An Error is known to the agent.
-Result<Led> run_leader(const TaskCall& call, AgentLine& line, const AgentMessage& policy, Entrypoint& entrypoint,
-                       EndingLeader& leader);
+/// waits for its end. Meanwhile `line` is the leader's. `policy`: the agent's word to lead, from
+/// which the notes are taken that the leader writes for all tasks, and `entrypoint` after it. An
+/// Error is known to the agent.
+Result<Led> run_leader(const TaskCall& call, AgentLine& line, AgentMessage& policy,
+                       Entrypoint& entrypoint, EndingLeader& leader);
 
 }  // namespace spc

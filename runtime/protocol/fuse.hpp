@@ -11,7 +11,7 @@ namespace spc {
 /// number the files belong to root instead of the server's user.
 inline constexpr char kFuseForRoot[] = "r";
 inline constexpr int kFuseDevice = 3;  ///< /dev/fuse, to be served once it is mounted; of a joining server: unused yet
-inline constexpr int kFuseImage = 4;   ///< the file, opened by the user, for reading; of a joining server: the socket for its FuseLoan
+inline constexpr int kFuseImage = 4;   ///< the file, open for reading, or the socket for a FuseLoan
 inline constexpr int kFuseStatus = 5;  ///< SEQPACKET: FuseStatus, then FuseOrder
 
 /// First the server reports that it has read the super block, or why it cannot serve the file; the builder then mounts and
@@ -33,8 +33,9 @@ enum class FuseOrder : std::uint32_t {
   finish,  ///< answer what has been asked, and end; others answer the rest
 };
 
-/// With the device of the mount, which is to be closed once it is cloned (the kernel fails what a server has not answered when its
-/// device is closed by all), and the file. Both processes are the same user's.
+/// From the leader, with a file of the user's; or from a server to one that joins, with the device
+/// of the mount and the file: the device is to be closed once it is cloned (the kernel fails what a
+/// server has not answered when its device is closed by all). All are processes of the same user.
 struct FuseLoan {
   std::uint64_t offset = 0;
   bool for_root = false;

@@ -12,9 +12,10 @@ namespace spc {
 ///
 /// `import` is started with only these descriptors (0-2 are /dev/null, the environment is empty):
 inline constexpr int kImportSocket = 3;   ///< this protocol
-inline constexpr int kImportRequest = 4;  ///< sealed memory file: records `key=value\0` (see image/reference/request.hpp)
+inline constexpr int kImportSource = 4;   ///< the user's side: first its request, one message with records `key=value\0` (see
+                                          ///< image/reference/request.hpp), then protocol/user_source.hpp
 inline constexpr int kImportStore = 5;    ///< the store's directory, O_PATH
-inline constexpr int kImportSource = 6;   ///< the process that reads for the user: protocol/user_source.hpp
+inline constexpr std::size_t kMostImportRequest = 64 << 10;
 
 enum class ImportMessageKind : std::uint32_t {
   // import -> agent

@@ -17,12 +17,16 @@ namespace spc {
 ///
 ///   task   ── join (own socket, own mount namespace) ──►  agent        on the step's common socket
 ///   the first task leads, the others only wait for ready or failed:
-///   agent  ── lead (policy) ──►            lead
+///   agent  ── lead (policy, notes) ──►     lead
 ///   lead   ── name ──►                     agent        only for a container with a name: is there one?
 ///   agent  ── named (state, notes) ──►     lead         as soon as it is known; not while somebody else prepares it
-///   lead   ── source …, start ──►          agent        which host directories, which image
+///   lead   ── start ──►                    agent        which image
+///   agent  ── import_asks (socket) ──►     lead         if `import` is needed: it reads its request there, and asks the user's side
 ///   agent  ── progress, warning … ──►      every task
 ///   agent  ── pulled ──►                   lead         instead of all that follows, if only that was asked for
+///   agent  ── serves (socket) … ──►        lead         a server for each image file: it is sent there (FuseLoan), so that root never has it
+///   agent  ── sources ──►                  lead         a builder begins; serves and sources come again if one could not mount the image
+///   lead   ── source … ──►                 builder      which host directories
 ///   builder ── hooks (/, record, root,     lead         only if it asked for it: the root exists, and the host is still in sight;
 ///                namespace) ──►                         then target … set_up_done as below, and targets with their sources. The
 ///                                                       namespace is to be held, so that nothing vanishes under the hooks
@@ -30,10 +34,14 @@ namespace spc {
 ///                                                       directory of the container's mount namespace, opened
 ///   lead   ── target (descriptor) ──►      builder      one at a time, since a target may lie in an earlier one
 ///   builder ── attached (errno) ──►        lead
-///   lead   ── set_up_done (notes) ──►      builder
+///   lead   ── set_up_done ──►              builder
 ///   builder ── to_save (the root) ──►      lead         only if it asked for it
 ///   lead   ── to_save or failed ──►        builder      the saver has it, and has seen what it has to
-///   agent  ── ready (namespace, record) or failed ──►  every task
+///   agent  ── ready (namespace, record, notes) or failed ──►  every task
+///
+/// The leader passes paths only (O_PATH), and those to the builder: a process that closes an opened
+/// file may have to wait for the server of its file system, and nothing but the step waits for a
+/// builder.
 enum class TaskMessageKind : std::uint32_t {
   join = 1,
   lead,
@@ -52,6 +60,9 @@ enum class TaskMessageKind : std::uint32_t {
   to_save,
   hooks,
   pulled,
+  import_asks,
+  serves,
+  sources,
 };
 
 /// User and step, in Slurm's numbers. Job 0: not a Slurm step.
@@ -91,8 +102,9 @@ using PhaseTimes = std::array<std::uint32_t, static_cast<std::size_t>(Phase::cou
 struct TaskMessage {
   TaskMessageKind kind{};
 
-  // source: how the tree of the passed descriptor is mounted, always with what is mounted in it; source_tmpfs has none: a new tmpfs of `size` bytes
-  // (0: the size limit of the writable layer) owned by the user
+  // source: how the tree of the passed descriptor (O_PATH) is mounted, always with what is mounted
+  // in it. Without one: what the next of the servers serves, or with source_tmpfs a new tmpfs of
+  // `size` bytes (0: the size limit of the writable layer) owned by the user
   enum SourceFlags : std::uint32_t {
     source_read_only = 1,
     source_no_devices = 2,  ///< a device node in it cannot be opened, not even by its owner
@@ -117,16 +129,15 @@ struct TaskMessage {
   std::uint64_t size = 0;
   std::uint64_t inodes = 0;  ///< source_tmpfs: how many files; 0: as the kernel does
 
-  // start, with two descriptors. Of an image for the store: the request for `import`, and the socket on which `import` asks
-  // the user's side (protocol/user_source.hpp). Of the other kinds: a sealed memory file in the form of an image record
-  // (protocol/image_record.hpp, settings only), which all tasks are given as it is, and the opened image.
+  // start. An image that is a directory is a source behind the others, and a file the first that is
+  // served; the record of both is empty.
   enum StartFlags : std::uint32_t {
     start_read_only = 1,
     start_known = 2,      ///< try `manifest` first; `import` runs only if it is not in the store or not public
-    start_squashfs = 4,   ///< the image is a regular file with a squashfs at `offset`: served by `fuse` as the user
+    start_squashfs = 4,   ///< the image is a regular file, served by `fuse` as the user
     start_directory = 8,  ///< the image is a directory
     start_private = 16,   ///< this container is for the leader only; each task gets its own
-    start_stored = 32,    ///< the image is that of the named container; the descriptors are ignored
+    start_stored = 32,    ///< the image is that of the named container
     start_join = 64,      ///< enter the running container of this name; only sources and targets are added
     start_save = 128,     ///< the leader gets the container's root, open, without mounts
     start_hooks = 256,    ///< it needs to modify the root while the host is visible
@@ -138,7 +149,6 @@ struct TaskMessage {
   Digest manifest;
   /// start, of an image for the store: the key of its name (image/reference/named_image.hpp), the only one that `import` may write.
   Digest image_name;
-  std::uint64_t offset = 0;  ///< bytes
 
   std::uint32_t namespaces = 0;  ///< start: NamespaceBits of the new container; ready and named: of the existing one
   /// start: size limit in bytes, of the root file system and of /tmp each, 0: the site's limit; ready and named: of the existing
@@ -156,18 +166,20 @@ struct TaskMessage {
   /// For a named container with one descriptor, its notes, which are empty if it is new: see launch/. From the
   /// agent of a running one to another agent: three, its lock, its socket and its notes.
   std::uint32_t named_state = 0;
-  /// From the agent of a running container to another agent: how many sockets, the last descriptors, are those of servers that it is
-  /// to start (protocol/fuse.hpp).
+  /// start: how many files are to be served, at most kMaxSources. From the agent of a running
+  /// container to another agent: how many sockets, the last descriptors, are those of servers that
+  /// it is to start (protocol/fuse.hpp).
   std::uint32_t servers = 0;
 
-  // target: a source in the order sent, or count of sources + a HostTree; while hooks run also something that is opened only
-  // now, as a second descriptor or, a tmpfs, without one: source_flags and size as for source. attached: errno, 0 = done
+  // start: count of sources without the image, at most kMaxSources. serves: the file's number.
+  // target: a source in the order sent, or count of sources + a HostTree; while hooks run also
+  // something that is opened only now, as a second descriptor or, a tmpfs, without one:
+  // source_flags and size as for source. attached: errno, 0 = done
   std::uint32_t index = 0;
   std::int32_t error = 0;
 
-  // ready, with the mount namespace, the image's record, the notes that the leader sent with `set_up_done` (if any) and one
-  // descriptor for each of `namespaces`
-  bool has_notes = false;
+  // ready, with the mount namespace, the image's record, the notes that the leader was passed with
+  // `lead`, and one descriptor for each of `namespaces`
   /// set_up_done and ready: each task has to ask the host something before it enters, for hooks of the site; so it always is
   /// in a container that another step has started.
   bool asks_host = false;

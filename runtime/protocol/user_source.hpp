@@ -11,9 +11,10 @@ namespace spc {
 
 /// Requests of `import` (service user) to `user-source` (the job's user): credentials for one registry, or an image among
 /// what only the user may read: files, podman's storage, a local docker daemon. SEQPACKET, fixed-size messages; one
-/// request at a time. The leader creates the pair, passes one end on to `import`, and starts `user-source LOCATION`
-/// (ImageLocation::canonical()) with the other as descriptor 3 on the first request: for a public image never.
-/// `import` trusts no reply: blobs have digests, credentials are checked with the registry.
+/// request at a time. The agent creates the pair for `import` and the leader, which sends the
+/// request to pull there, and starts `user-source LOCATION` (ImageLocation::canonical()) with its
+/// end as descriptor 3 on the first of these: for a public image never. `import` trusts no reply:
+/// blobs have digests, credentials are checked with the registry.
 ///
 /// It also speaks for `import` with the step's srun (protocol/meeting.hpp), over one connection that it opens for the first record and
 /// that closes when it ends: as soon as nobody holds `import`'s end of the socket any more, or the container is ready.

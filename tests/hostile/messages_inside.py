@@ -131,7 +131,7 @@ class Agent:
         if self.chance.random() < 0.2:
             self.lines.append(self.join(len(Agent.like)))
         where = self.common if self.chance.random() < 0.1 else self.chance.choice(self.lines)
-        send(where, hostile(self.chance, len(Agent.like), range(1, 17), Agent.like), some_descriptors(self.chance))
+        send(where, hostile(self.chance, len(Agent.like), range(1, 21), Agent.like), some_descriptors(self.chance))
         for line in self.lines:
             receive(line)
 
@@ -150,13 +150,12 @@ class Import:
         self.agent, agents_end = pair()
         self.user, users_end = pair()
         store = os.open(STORE, os.O_PATH)
-        request = memory_file(self.request())
+        self.user.send(self.request())
         owner = os.stat(STORE + "/images")
-        self.program = start([PROGRAMS + "import"], [agents_end.fileno(), request, store, users_end.fileno()], (owner.st_uid, owner.st_gid))
+        self.program = start([PROGRAMS + "import"], [agents_end.fileno(), users_end.fileno(), store], (owner.st_uid, owner.st_gid))
         for end in (agents_end, users_end):
             end.close()
         os.close(store)
-        os.close(request)
         self.like = receive(self.agent, 0.3)
         self.users = receive(self.user, 0.05)
 

@@ -134,7 +134,8 @@ TEST_CASE("a directory is the container's root, and stays as it is") {
   std::ofstream(scene.tree / "file") << "text";
   REQUIRE(::chown((scene.tree / "file").c_str(), Step::kUser, Step::kUser) == 0);
   Step step;
-  const auto answer = step.start(TaskMessage::start_directory, some_record(), opened(scene.tree));
+  const auto answer =
+      step.start(TaskMessage::start_directory, some_record(), opened(scene.tree, O_PATH));
   CHECK(said(answer) == "");
   REQUIRE(answer.kind == TaskMessageKind::ready);
   CHECK(step.inside([] { return is_the_users_own("/file", "text"); }));
@@ -150,7 +151,8 @@ TEST_CASE("no copy of another's file comes into being, whoever may write to the 
   std::ofstream(scene.tree / "own") << "text";
   REQUIRE(::chown((scene.tree / "own").c_str(), Step::kUser, Step::kUser) == 0);
   Step step;
-  const auto answer = step.start(TaskMessage::start_directory, some_record(), opened(scene.tree));
+  const auto answer =
+      step.start(TaskMessage::start_directory, some_record(), opened(scene.tree, O_PATH));
   CHECK(said(answer) == "");
   REQUIRE(answer.kind == TaskMessageKind::ready);
   CHECK(step.inside([] { return ::open("/roots", O_WRONLY) == -1 && errno == EPERM; }));
@@ -158,12 +160,14 @@ TEST_CASE("no copy of another's file comes into being, whoever may write to the 
   CHECK(step.inside([] { return contents("/roots") == "text"; }));
 }
 
-TEST_CASE("a directory that the user has not opened for reading is no image") {
+TEST_CASE("a directory that the user may not read is no image") {
   fresh_node();
+  const ImageScene scene;
+  REQUIRE(::chmod(scene.tree.c_str(), 0700) == 0);
   Step step;
-  const auto answer = step.start(TaskMessage::start_directory, some_record(), opened("/root", O_PATH));
+  const auto answer = step.start(TaskMessage::start_directory, some_record(), opened(scene.tree, O_PATH));
   CHECK(answer.kind == TaskMessageKind::failed);
-  CHECK(says(answer, "not open"));
+  CHECK(says(answer, "read the image directory: permission denied"));
 }
 
 TEST_CASE("a directory of a file system without programs is no image") {
@@ -172,7 +176,8 @@ TEST_CASE("a directory of a file system without programs is no image") {
   REQUIRE(::mount("here", "/run/here", "tmpfs", MS_NOEXEC, nullptr) == 0);
   {
     Step step;
-    const auto answer = step.start(TaskMessage::start_directory, some_record(), opened("/run/here"));
+    const auto answer =
+        step.start(TaskMessage::start_directory, some_record(), opened("/run/here", O_PATH));
     CHECK(answer.kind == TaskMessageKind::failed);
     CHECK(says(answer, "does not allow executables"));
   }

@@ -27,7 +27,7 @@ int run_tests(int argc, char** argv) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (const auto played = spc::play(argv[0])) return *played;
+  if (const auto played = spc::play(argv[0], argc > 1 ? argv[1] : "")) return *played;
   if (::geteuid() != 0) {
     std::fputs("privileged_test: needs root\n", stderr);
     return 1;

@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <sys/mount.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -40,7 +41,8 @@ void publish(char content, UniqueFd file) {
 }
 
 int play_import() {
-  const std::string wishes = read_file(kImportRequest, 1000).value();
+  std::string wishes(1000, '\0');
+  wishes.resize(static_cast<std::size_t>(::recv(kImportSource, wishes.data(), wishes.size(), 0)));
   std::vector<UniqueFd> files;
   for (const char wish : wishes) {
     if (wish == 'E') continue;
@@ -110,7 +112,9 @@ void install_programs() {
   }
 }
 
-std::optional<int> play(std::string_view program) {
+std::optional<int> play(std::string_view program, std::string_view word) {
+  char byte = 0;
+  if (program == own_program("agent") && word == "step") return ::recv(3, &byte, 1, 0) == 0 ? 0 : 1;
   if (program == own_program("import")) return play_import();
   if (program == own_program("layer-verifier")) return play_verifier();
   return std::nullopt;

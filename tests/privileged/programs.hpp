@@ -16,7 +16,8 @@ void install_programs();
 ///
 /// `import` does what its request says, letter by letter: g, b or c publishes a layer that begins so, with the digest of
 /// that byte; E evicts layer 1; then it waits for all answers and fails with their list as text.
-/// `layer-verifier` takes its time and accepts a layer that begins with g, refuses b, and dies of c.
-std::optional<int> play(std::string_view program);
+/// `agent step ...` waits for the end of its socket. `layer-verifier` takes its time and accepts a
+/// layer that begins with g, refuses b, and dies of c.
+std::optional<int> play(std::string_view program, std::string_view word);
 
 }  // namespace spc

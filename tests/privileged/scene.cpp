@@ -13,7 +13,9 @@
 
 #include "agent/node/privilege.hpp"
 #include "agent/node/setup.hpp"
+#include "base/file.hpp"
 #include "base/socket.hpp"
+#include "protocol/fuse.hpp"
 #include "unit/test.hpp"
 
 namespace fs = std::filesystem;
@@ -68,39 +70,57 @@ void Step::leave() {
   container_.reset();
 }
 
-bool Step::join(uid_t maker) {
+bool Step::join(uid_t maker, int mount_namespace) {
   REQUIRE(::seteuid(maker) == 0);
   auto [ours, theirs] = std::move(socket_pair()).value();
   REQUIRE(::seteuid(0) == 0);
   socket_ = std::move(ours);
-  const UniqueFd mount_namespace(::open("/proc/self/ns/mnt", O_RDONLY | O_CLOEXEC));
+  const UniqueFd own(::open("/proc/self/ns/mnt", O_RDONLY | O_CLOEXEC));
   TaskMessage message;
   message.kind = TaskMessageKind::join;
-  const int joining[] = {theirs.get(), mount_namespace.get()};
+  const int joining[] = {theirs.get(), mount_namespace >= 0 ? mount_namespace : own.get()};
   REQUIRE(send_struct(common_.get(), message, joining));
   theirs.reset();
   return receive_struct(socket_.get(), message, kMaxDescriptorsPerMessage) && message.kind == TaskMessageKind::lead;
 }
 
-void Step::order(std::uint32_t flags, const UniqueFd& record, const UniqueFd& image, const Digest& manifest,
-                 std::uint64_t offset) {
-  REQUIRE(join(kUser));
-  TaskMessage message;
-  message.kind = TaskMessageKind::start;
-  message.start_flags = flags;
-  message.manifest = manifest;
-  message.offset = offset;
-  const int starting[] = {record.get(), image.get()};
-  REQUIRE(send_struct(socket_.get(), message, starting));
+bool Step::end() {
+  common_.reset();
+  const bool ended = becomes_true([&] { return ::waitpid(agent_, nullptr, WNOHANG) == agent_; });
+  if (ended) agent_ = -1;
+  return ended;
 }
 
-TaskMessage Step::start(std::uint32_t flags, const UniqueFd& record, const UniqueFd& image, const Digest& manifest,
-                        std::uint64_t offset) {
-  order(flags, record, image, manifest, offset);
+void Step::order(std::uint32_t flags, const UniqueFd& request, const UniqueFd& image,
+                 const Digest& manifest, std::uint64_t offset) {
+  REQUIRE(join(kUser));
+  const bool is_file = (flags & TaskMessage::start_squashfs) != 0;
+  TaskMessage message{.kind = TaskMessageKind::start, .start_flags = flags, .manifest = manifest};
+  message.servers = is_file ? 1 : 0;
+  REQUIRE(send_struct(socket_.get(), message));
+  if ((flags & TaskMessage::start_known) != 0) return;
+  const auto asked = receive_struct(socket_.get(), message, 1);
+  REQUIRE(asked);
+  const int opened[] = {image.get()};
+  if (message.kind == TaskMessageKind::import_asks) {
+    const std::string wishes = read_file(request.get(), 1000).value();
+    REQUIRE(send_message(asked->at(0).get(), std::as_bytes(std::span(wishes)), {}));
+  } else if (message.kind == TaskMessageKind::serves) {
+    REQUIRE(send_struct(asked->at(0).get(), FuseLoan{.offset = offset}, opened));
+  } else {
+    REQUIRE(message.kind == TaskMessageKind::sources);
+    REQUIRE(send_struct(socket_.get(), TaskMessage{.kind = TaskMessageKind::source}, opened));
+  }
+}
+
+TaskMessage Step::start(std::uint32_t flags, const UniqueFd& request, const UniqueFd& image,
+                        const Digest& manifest, std::uint64_t offset) {
+  order(flags, request, image, manifest, offset);
   for (;;) {
     TaskMessage message;
     auto descriptors = receive_struct(socket_.get(), message, kMaxDescriptorsPerMessage);
     REQUIRE(descriptors);
+    if (message.kind == TaskMessageKind::sources) continue;
     if (message.kind == TaskMessageKind::set_up) {
       message.kind = TaskMessageKind::set_up_done;
       REQUIRE(send_struct(socket_.get(), message));

@@ -22,15 +22,23 @@ class Step {
   ~Step();
 
   /// Joins, orders a container and sets its root up with nothing; the last message of the agent.
-  TaskMessage start(std::uint32_t flags, const UniqueFd& record, const UniqueFd& image, const Digest& manifest = {},
-                    std::uint64_t offset = 0);
+  /// `image`: of a file or directory; `request`: a file with what `import` is told, if it is asked.
+  TaskMessage start(std::uint32_t flags, const UniqueFd& request, const UniqueFd& image,
+                    const Digest& manifest = {}, std::uint64_t offset = 0);
   /// Joins by a socket that a process of this user has made; false: the agent does not want it.
-  bool join(uid_t maker);
-  /// Only the order; what becomes of it is not waited for.
-  void order(std::uint32_t flags, const UniqueFd& record, const UniqueFd& image, const Digest& manifest = {},
-             std::uint64_t offset = 0);
+  /// `mount_namespace`: -1: this process's.
+  bool join(uid_t maker, int mount_namespace = -1);
+  /// Only the order, and the request if `import` begins; what becomes of it is not waited for.
+  void order(std::uint32_t flags, const UniqueFd& request, const UniqueFd& image,
+             const Digest& manifest = {}, std::uint64_t offset = 0);
   /// The agent's next message; false: there is none any more.
   bool hear(TaskMessage& message) const;
+  /// The task's line, and the step's: for who says something else.
+  [[nodiscard]] int line() const { return socket_.get(); }
+  [[nodiscard]] int common() const { return common_.get(); }
+  /// Ends the step as slurmstepd does: the agent ends by itself; false: it has not within two
+  /// seconds.
+  bool end();
   /// Whether this holds inside the container, where it is executed as the user.
   bool inside(const std::function<bool()>& check) const;
   /// Kills the agent as scancel does.

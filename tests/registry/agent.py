@@ -7,7 +7,6 @@ import os
 import socket
 import struct
 import subprocess
-import tempfile
 import threading
 import time
 
@@ -113,16 +112,15 @@ class Import:
         records += more
         if pull:
             records.append(f"pull={pull}")
-        source = user.socket_for_import() if user else None
-        request = tempfile.TemporaryFile()
-        request.write(b"".join(r.encode() + b"\0" for r in records))
-        request.flush()
+        request = b"".join(r.encode() + b"\0" for r in records)
+        source = user.socket_for_import(request) if user else None
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         directory = os.open(store.path, os.O_PATH | os.O_DIRECTORY)
         # Descriptors as the agent gives them; they are moved out of the way of each other first.
         asking, answering = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        side = [source.fileno()] if source else [asking.fileno()] if environment is not None else []
-        high = [fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 20) for fd in [theirs.fileno(), request.fileno(), directory] + side]
+        answering.send(request)
+        side = source.fileno() if source else asking.fileno()
+        high = [fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 20) for fd in [theirs.fileno(), side, directory]]
         numbers = tuple(range(3, 3 + len(high)))
 
         def place():
@@ -139,7 +137,6 @@ class Import:
         theirs.close()
         if source:
             source.close()
-        request.close()
         os.close(directory)
         for fd in high:
             os.close(fd)

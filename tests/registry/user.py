@@ -25,8 +25,9 @@ class User:
     def __init__(self, answer=None):
         self.answer, self.asked = answer, []
 
-    def socket_for_import(self):
+    def socket_for_import(self, request):
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        ours.send(request)
         threading.Thread(target=self._serve, args=(ours,), daemon=True).start()
         return theirs
 

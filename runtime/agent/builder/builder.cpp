@@ -1,7 +1,9 @@
 #include "agent/builder/builder.hpp"
 
 #include <fcntl.h>
+#include <linux/nsfs.h>
 #include <sched.h>
+#include <sys/ioctl.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -20,11 +22,22 @@ namespace {
 constexpr char kSteps[] = SPC_RUN_DIR "/steps";
 constexpr char kHeld[] = SPC_RUN_DIR "/steps/held";
 
-/// From here on nothing that this process mounts is visible to the host.
-Result<UniqueFd> leave_host_mounts() {
+/// From here on nothing that this process mounts is visible to the host. `proc`: the node's.
+Result<UniqueFd> leave_host_mounts(int proc) {
   SPC_TRY(check(::unshare(CLONE_NEWNS), "create a mount namespace"));
   SPC_TRY(check(::mount(nullptr, "/", nullptr, MS_REC | MS_SLAVE, nullptr), "make mounts private"));
-  return own(::open("/proc/self/ns/mnt", O_RDONLY | O_CLOEXEC), "open the mount namespace");
+  return own(::openat(proc, "self/ns/mnt", O_RDONLY | O_CLOEXEC), "open the mount namespace");
+}
+
+/// That of a task, whose sources can be copied there only: job_container/tmpfs gives it another one
+/// than the agent's. One that the user has made himself could have anything at the paths that root
+/// opens.
+Result<void> enter_task(int mount_namespace) {
+  const UniqueFd owner(::ioctl(mount_namespace, NS_GET_USERNS));
+  // The parent of our own user namespace alone is out of reach.
+  if (!owner || ::ioctl(owner.get(), NS_GET_PARENT) != -1 || errno != EPERM)
+    return Error(ErrorKind::refused, "join the task's mount namespace: it is not one of the node's");
+  return check(::setns(mount_namespace, CLONE_NEWNS), "join the task's mount namespace");
 }
 
 /// The calling process and its namespace then see the container's root only.
@@ -48,22 +61,26 @@ Result<void> give_bare_root(int lead) {
   return message.kind == TaskMessageKind::failed ? Result<void>(message.failure.unread()) : Result<void>();
 }
 
+Result<std::vector<DetachedMount>> mount_layers(const std::vector<LayerFile>& layers, const LayerOwner& owner, std::uint32_t& shared) {
+  std::vector<DetachedMount> mounts;
+  for (const LayerFile& layer : layers) mounts.push_back(SPC_TRY(new_layer(layer, owner, shared)));
+  return mounts;
+}
+
 /// The sources are copied where they were opened, and attached where the container is.
 Result<std::vector<UniqueFd>> add_to_running(BuildOrder& order, const Task& lead, TaskMessage& ready) {
-  SPC_TRY(check(::setns(lead.mount_namespace.get(), CLONE_NEWNS), "join the task's mount namespace"));
-  auto sources = SPC_TRY(mount_trees(order));
-  UniqueFd notes;  // the other tasks have those that the container has
+  SPC_TRY(enter_task(lead.mount_namespace.get()));
+  auto sources = SPC_TRY(mount_trees(order, lead.socket.get()));
   SPC_TRY(check(::setns(order.join, CLONE_NEWNS), "join the container"));
-  SPC_TRY(set_up_root(TaskMessageKind::set_up, {}, lead.socket.get(), order, sources, notes, ready));
-  if (order.save) SPC_TRY(give_bare_root(lead.socket.get()));
-  std::vector<UniqueFd> namespaces;
-  namespaces.push_back(SPC_TRY(own(::fcntl(order.join, F_DUPFD_CLOEXEC, 0), "keep the container")));
-  return namespaces;
+  SPC_TRY(set_up_root(TaskMessageKind::set_up, {}, lead.socket.get(), order, sources, ready));
+  if (order.is(TaskMessage::start_save)) SPC_TRY(give_bare_root(lead.socket.get()));
+  return std::vector<UniqueFd>();  // the agent has them
 }
 
 /// One that sees the directory of steps alone.
 Result<void> keep_new_namespace(int host) {
-  const auto made = SPC_TRY(leave_host_mounts());
+  const auto proc = SPC_TRY(open_path(AT_FDCWD, "/proc"));
+  const auto made = SPC_TRY(leave_host_mounts(proc.get()));
   const auto root = SPC_TRY(open_path(AT_FDCWD, kSteps));
   SPC_TRY(pivot_into(root.get()));
   SPC_TRY(check(::setns(host, CLONE_NEWNS), "return to the host"));
@@ -84,28 +101,29 @@ Result<std::vector<UniqueFd>> build_container(BuildOrder& order, const AgentTool
   const int user = (order.namespaces & own_user) != 0 ? tools.id_map.get() : -1;
   DetachedMount kept;
   if (order.kept) kept = SPC_TRY(clone_tree(order.kept.get(), "", MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV));
-  // Needs SYS_CHROOT and SYS_ADMIN. The agent was started in slurmstepd's namespace; job_container/tmpfs gives the tasks another
-  // one, and a tree can be copied only within the namespace it was opened in.
-  SPC_TRY(check(::setns(lead.mount_namespace.get(), CLONE_NEWNS), "join the task's mount namespace"));
+  // What is opened by path is the node's, whatever is mounted where the task is. An error waits
+  // until the leader's sources are taken.
+  auto layers = mount_layers(order.image.layers, tools.layer_owner(order.uid, order.gid), ready.layers_shared);
   const auto proc = SPC_TRY(open_path(AT_FDCWD, "/proc"));
+  lap(Phase::layers);
+  SPC_TRY(enter_task(lead.mount_namespace.get()));
   auto entered = SPC_TRY(enter_own_namespaces(order.namespaces, proc.get(), user));
-  auto trees = SPC_TRY(mount_trees(order));
-  std::vector<DetachedMount> lower;
-  if (order.image.directory) lower.push_back(SPC_TRY(copy_directory(order.image.directory.get())));
-  auto mount_namespace = SPC_TRY(leave_host_mounts());
+  auto trees = SPC_TRY(mount_trees(order, lead.socket.get()));
+  auto lower = SPC_TRY(std::move(layers));
+  if (order.is(TaskMessage::start_directory)) lower.push_back(SPC_TRY(copy_directory(lead.socket.get())));
+  auto mount_namespace = SPC_TRY(leave_host_mounts(proc.get()));
   lap(Phase::sources);
 
   const auto workspace = SPC_TRY(make_workspace(order, std::move(kept)));
-  SPC_TRY(mount_layers(order, tools, std::move(lower), workspace.get(), ready));
+  SPC_TRY(attach_layers(order, std::move(lower), workspace.get(), ready));
   lap(Phase::layers);
   const auto root = SPC_TRY(mount_overlay(order, lead.socket.get(), ready.layers, workspace.get()));
   lap(Phase::overlay);
 
-  UniqueFd notes;
   const auto set_up = [&](TaskMessageKind kind, std::span<const int> passed = {}) {
-    return set_up_root(kind, passed, lead.socket.get(), order, trees, notes, ready);
+    return set_up_root(kind, passed, lead.socket.get(), order, trees, ready);
   };
-  if (order.hooks) {
+  if (order.is(TaskMessage::start_hooks)) {
     const int passed[] = {root.get(), mount_namespace.get()};
     SPC_TRY(set_up(TaskMessageKind::hooks, passed));
     lap(Phase::root_setup);
@@ -113,11 +131,11 @@ Result<std::vector<UniqueFd>> build_container(BuildOrder& order, const AgentTool
   SPC_TRY(pivot_into(root.get()));
   lap(Phase::pivot);
   SPC_TRY(set_up(TaskMessageKind::set_up));
-  if (order.read_only) SPC_TRY(make_root_read_only());
+  if (order.is(TaskMessage::start_read_only)) SPC_TRY(make_root_read_only());
 
   ready.namespaces = order.namespaces;
   ready.upper_size = order.upper_size;
-  if (order.read_only) ready.start_flags = TaskMessage::start_read_only;
+  ready.start_flags = order.flags & TaskMessage::start_read_only;
   std::vector<UniqueFd> namespaces;
   if (user < 0) namespaces.push_back(std::move(mount_namespace));
   // Last: the mounts that are there when a user namespace gets its copy are out of reach of whoever is root in it.
@@ -125,9 +143,7 @@ Result<std::vector<UniqueFd>> build_container(BuildOrder& order, const AgentTool
   for (UniqueFd& space : entered) namespaces.push_back(std::move(space));
   if ((order.namespaces & own_pid) != 0)
     namespaces.push_back(SPC_TRY(own(::openat(proc.get(), "self/ns/pid", O_RDONLY | O_CLOEXEC), "open the pid namespace")));
-  ready.has_notes = notes.operator bool();
-  if (notes) namespaces.insert(namespaces.begin() + 1, std::move(notes));
-  if (order.save) SPC_TRY(give_bare_root(lead.socket.get()));
+  if (order.is(TaskMessage::start_save)) SPC_TRY(give_bare_root(lead.socket.get()));
   lap(Phase::root_setup);
   return namespaces;
 }
@@ -157,11 +173,10 @@ Result<void> hold_layers(const std::vector<LayerFile>& layers, LayerOwner owner,
   const auto held = SPC_TRY(own(::open(kHeld, O_RDONLY | O_CLOEXEC), "open " + quoted(kHeld)));
   const std::string place = kSteps + ("/" + name);
   if (::mkdir(place.c_str(), 0700) != 0) return check(-1, "make directory " + quoted(place), EEXIST);
-  std::vector<DetachedMount> mounts;
   Result<void> done;
   std::uint32_t shared = 0;
   owner.id_map = -1;
-  for (const LayerFile& layer : layers) mounts.push_back(SPC_TRY(new_layer(layer, owner, shared)));
+  auto mounts = SPC_TRY(mount_layers(layers, owner, shared));
   const pid_t child = SPC_TRY(run_aside(0, [&] {
     done = check(::setns(held.get(), CLONE_NEWNS), "enter " + quoted(kHeld));
     const auto target = open_path(AT_FDCWD, name);

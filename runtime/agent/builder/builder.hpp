@@ -11,14 +11,6 @@
 
 namespace spc::agent {
 
-/// A mount source of the leader: a directory or file of the host that it opened (O_PATH), or a tmpfs.
-struct MountSource {
-  UniqueFd path;
-  std::uint32_t flags = 0;  ///< TaskMessage::SourceFlags
-  std::uint64_t size = 0, inodes = 0;  ///< of a tmpfs, bytes and files
-  ServedLayer served;       ///< of a squashfs
-};
-
 /// Prepared before the leader asks, while Slurm is still starting the tasks.
 struct AgentTools {
   ImageStore store;
@@ -42,17 +34,18 @@ struct Task {
 struct BuildOrder {
   uid_t uid = 0;
   gid_t gid = 0;
-  std::vector<MountSource> sources;
+  std::uint32_t flags = 0;  ///< TaskMessage::StartFlags. start_private: one container after the other
+  std::uint32_t sources_due = 0, files_due = 0, files_mounted = 0;  ///< from the leader: sources, and files that are served
+  std::vector<ServedLayer> served;                                  ///< the files, without the image
   dev_t dev = ~dev_t{}, pts = ~dev_t{};  ///< file systems of /dev and /dev/pts
   ImageFiles image;
-  bool read_only = false;
   std::uint32_t namespaces = 0;  ///< NamespaceBits
   std::uint64_t upper_size = 0;  ///< bytes; 0: half of the memory
   UniqueFd kept;                 ///< of a named container: the directory with its `up` and `work`; otherwise they are in memory
   std::string tmpfs_size;        ///< the size limit in tmpfs syntax
   int join = -1;                 ///< the mount namespace of a running container, to which only `sources` are added
-  bool save = false;
-  bool hooks = false;  ///< enroot's: the leader works on the root before the pivot
+
+  [[nodiscard]] bool is(std::uint32_t one_of) const { return (flags & one_of) != 0; }
 };
 
 /// Builds the container's root, sets it up together with the leader, and returns its mount namespace, the leader's notes

@@ -38,8 +38,10 @@ Result<void> refuse_mounts_in(int workspace, const std::string& layer) {
 
 }  // namespace
 
-Result<DetachedMount> copy_directory(int directory) {
-  auto tree = SPC_TRY(clone_tree(directory, "", MOUNT_ATTR_RDONLY | MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV));
+Result<DetachedMount> copy_directory(int lead) {
+  TaskMessage message;
+  const auto directory = SPC_TRY(receive_paths(lead, message, 1));
+  auto tree = SPC_TRY(clone_tree(directory.empty() ? -1 : directory.front().get(), "", MOUNT_ATTR_RDONLY | MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV));
   struct statfs status {};
   SPC_TRY(check(::fstatfs(tree.get(), &status), "stat the image directory"));
   // Not on /proc and the like either: what they show depends on who reads, and overlayfs reads for the tasks.
@@ -50,13 +52,13 @@ Result<DetachedMount> copy_directory(int directory) {
 }
 
 Result<UniqueFd> make_workspace(const BuildOrder& order, DetachedMount kept) {
-  auto tmpfs = SPC_TRY(new_tmpfs(order.tmpfs_size, 0, 0, order.hooks || order.image.directory ? "0711" : "0700"));
+  auto tmpfs = SPC_TRY(new_tmpfs(order.tmpfs_size, 0, 0, order.is(TaskMessage::start_hooks | TaskMessage::start_directory) ? "0711" : "0700"));
   auto place = SPC_TRY(open_path(AT_FDCWD, SPC_RUN_DIR));
   SPC_TRY(attach(std::move(tmpfs), place.get()));
   auto workspace = SPC_TRY(open_path(AT_FDCWD, SPC_RUN_DIR));
   for (const char* name : {"root", "empty"}) SPC_TRY(make_directory(workspace.get(), name, 0755));
   const auto writable = SPC_TRY(make_directory(workspace.get(), "writable", 0700));
-  if (order.hooks) SPC_TRY(make_directory(workspace.get(), "hooks", 0700, order.uid, order.gid));
+  if (order.is(TaskMessage::start_hooks)) SPC_TRY(make_directory(workspace.get(), "hooks", 0700, order.uid, order.gid));
   if (kept) {
     SPC_TRY(attach(std::move(kept), writable.get()));
     return workspace;
@@ -66,17 +68,14 @@ Result<UniqueFd> make_workspace(const BuildOrder& order, DetachedMount kept) {
   return workspace;
 }
 
-Result<void> mount_layers(BuildOrder& order, const AgentTools& tools, std::vector<DetachedMount> lower, int workspace,
-                          TaskMessage& ready) {
+Result<void> attach_layers(BuildOrder& order, std::vector<DetachedMount> lower, int workspace, TaskMessage& ready) {
   ready.layers_served = static_cast<std::uint32_t>(order.image.served.size());
   for (ServedLayer& layer : order.image.served) lower.push_back(SPC_TRY(mount_served(layer, order)));
-  for (const LayerFile& layer : order.image.layers)
-    lower.push_back(SPC_TRY(new_layer(layer, tools.layer_owner(order.uid, order.gid), ready.layers_shared)));
   for (DetachedMount& layer : lower) {
     const std::string name = std::to_string(ready.layers++);
     const auto place = SPC_TRY(make_directory(workspace, name, 0700));
     SPC_TRY(attach(std::move(layer), place.get()));
-    if (order.image.directory) SPC_TRY(refuse_mounts_in(workspace, name));
+    if (order.is(TaskMessage::start_directory)) SPC_TRY(refuse_mounts_in(workspace, name));
   }
   return {};
 }
@@ -116,16 +115,14 @@ Result<UniqueFd> mount_overlay(const BuildOrder& order, int lead, std::size_t la
   options += "upperdir=writable/up,workdir=writable/work,redirect_dir=on,metacopy=off";
   SPC_TRY(check(::fchdir(workspace), "enter the workspace"));
   SPC_TRY(act_as_user(order, lead));  // but for the directories of overlayfs itself, which the kernel gives mode 0
-  if (order.image.directory) SPC_TRY(cover_directory());
+  if (order.is(TaskMessage::start_directory)) SPC_TRY(cover_directory());
   cap_t capabilities = ::cap_get_proc();  // never freed: the process ends soon
   ::cap_set_flag(capabilities, CAP_EFFECTIVE, 1, std::array{CAP_DAC_OVERRIDE}.data(), CAP_SET);
   SPC_TRY(check(::cap_set_proc(capabilities), "raise a capability"));
   for (int attempt = 0; ::mount("overlay", "root", "overlay", MS_NOSUID | MS_NODEV, options.c_str()) != 0; ++attempt) {
     const int failed = errno;
     if (failed == EBUSY && attempt < 100 && ::usleep(20'000) == 0) continue;
-    auto error = Error::from_errno(failed, "mount overlay");
-    if (order.kept && failed != EBUSY) return std::move(error).hint("the store must be on a local file system, such as ext4 or xfs");
-    return error;
+    return Error::from_errno(failed, order.kept && failed != EBUSY ? "mount overlay in the store" : "mount overlay");
   }
   return open_path(workspace, "root");
 }

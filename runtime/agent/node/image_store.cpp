@@ -21,16 +21,6 @@ Result<UniqueFd> open_directory(int parent, const char* name) {
   return own(::openat(parent, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC), "open store directory " + quoted(name));
 }
 
-/// A read-only file of root's: no other user can have written to it since it has this name.
-Result<UniqueFd> open_object(int directory, const std::string& name, const std::string& what) {
-  auto file = SPC_TRY(own(::openat(directory, name.c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK), "open " + what));
-  struct stat status {};
-  SPC_TRY(check(::fstat(file.get(), &status), "stat " + what));
-  if (!S_ISREG(status.st_mode) || status.st_uid != 0 || (status.st_mode & 0222) != 0)
-    return Error(ErrorKind::corrupt, what + ": not a read-only file owned by root");
-  return file;
-}
-
 Result<LayerFile> open_layer(int layers, const Digest& digest) {
   auto file = SPC_TRY(open_object(layers, store_layout::layer_file(digest), "layer " + digest.str()));
   // The lock lasts as long as this open file description, which a loop device or server keeps too. Where it is not granted
@@ -50,6 +40,15 @@ Result<void> prove_no_writer(int file) {
 }
 
 }  // namespace
+
+Result<UniqueFd> open_object(int directory, const std::string& name, const std::string& what) {
+  auto file = SPC_TRY(own(::openat(directory, name.c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK), "open " + what));
+  struct stat status {};
+  SPC_TRY(check(::fstat(file.get(), &status), "stat " + what));
+  if (!S_ISREG(status.st_mode) || status.st_uid != 0 || (status.st_mode & 0222) != 0)
+    return Error(ErrorKind::corrupt, what + ": not a read-only file owned by root");
+  return file;
+}
 
 Result<ImageStore> ImageStore::open(const char* directory) {
   ImageStore store;

@@ -20,13 +20,17 @@ struct ServedLayer {
   int status = -1;  ///< the agent's end of its socket
 };
 
-/// The parts of a root file system, bottom layer first: layers of the store, or served files, or a directory.
+/// The parts of a root file system, bottom layer first: layers of the store, or served files. A
+/// directory comes from the leader.
 struct ImageFiles {
-  UniqueFd record;  ///< for the task, in the form of protocol/image_record.hpp; never read here
+  UniqueFd record;  ///< for the task, in the form of protocol/image_record.hpp; empty: a file or directory, which has its settings itself
   std::vector<LayerFile> layers;
   std::vector<ServedLayer> served;
-  UniqueFd directory;
 };
+
+/// A read-only file of root's, opened for reading: no other user can have written to it since it
+/// has this name. `what`: for the error.
+Result<UniqueFd> open_object(int directory, const std::string& name, const std::string& what);
 
 enum class Audience { everyone, whoever_import_admitted };
 

@@ -154,8 +154,7 @@ Result<bool> NamedContainer::take(bool afresh, std::uint32_t most) {
     std::uint32_t others = 0;
     for (DirectoryReader all = names_in(of_user.get()); others < most && all.next();) ++others;
     if (others == most)
-      return Error(ErrorKind::refused, "make a container with a name: the user has " + std::to_string(most) + " on this node")
-          .hint("use one again, for example with NAME:replace, or ask the administrator to remove some");
+      return Error(ErrorKind::refused, "make a container with a name: the user has " + std::to_string(most) + " on this node");
   }
   directory_ = SPC_TRY(ensure_at(of_user.get(), key_));
   lock = SPC_TRY(take_lock(of_user.get(), key_, directory_.get()));
@@ -178,11 +177,7 @@ UniqueFd NamedContainer::ask() const { return connect_to(directory_.get(), "sock
 
 Result<ImageFiles> NamedContainer::open_image() const {
   const auto layers = SPC_TRY(own(::openat(directory_.get(), "is/layers", kDirectory), "open the container's layers"));
-  constexpr int kHow = O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK;
-  auto record = SPC_TRY(own(::openat(directory_.get(), "is/record", kHow), "open its record"));
-  // Earlier versions linked it while it was the service user's.
-  SPC_TRY(check(::fchown(record.get(), 0, 0) | ::fchmod(record.get(), 0444), "make its record root's"));
-  return ImageStore::open_files(std::move(record), layers.get());
+  return ImageStore::open_files(SPC_TRY(open_object(directory_.get(), "is/record", "its record")), layers.get());
 }
 
 Result<UniqueFd> NamedContainer::keep(const ImageFiles& image) {
@@ -195,8 +190,7 @@ Result<UniqueFd> NamedContainer::keep(const ImageFiles& image) {
   const auto layers = SPC_TRY(ensure_at(is.get(), "layers"));
   for (const LayerFile& layer : image.layers)
     SPC_TRY(link_file(layer.file.get(), layers.get(), store_layout::layer_file(layer.digest), 0));
-  // A record from elsewhere is that of a file or directory of the user, who brings it again.
-  SPC_TRY(link_file(image.record.get(), is.get(), "record", EXDEV));
+  if (image.record) SPC_TRY(link_file(image.record.get(), is.get(), "record", 0));
   stored_ = true;
   return is;
 }

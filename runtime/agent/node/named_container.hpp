@@ -30,7 +30,8 @@ class NamedContainer {
 
   [[nodiscard]] bool stored() const { return stored_; }
   [[nodiscard]] Result<ImageFiles> open_image() const;
-  /// For overlayfs: a directory with `up` and `work`. Created, with links to the image, unless stored.
+  /// For overlayfs: a directory with `up` and `work`. Created, with links to the image, unless
+  /// stored. `image`: of the store; empty: a file or directory of the user's, who brings it again.
   Result<UniqueFd> keep(const ImageFiles& image);
   /// It is ready: from now on others may use it, and it stays.
   Result<void> settle();

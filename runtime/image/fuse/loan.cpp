@@ -11,14 +11,19 @@
 
 namespace spc::fuse {
 
-Result<FuseLoan> borrow() {
+Result<bool> borrow(FuseLoan& served) {
   FuseLoan loan;
-  const auto lent = SPC_TRY_DURING("join the server of a file system", receive_struct(kFuseImage, loan, 2));
-  if (lent.size() != 2) return Error(ErrorKind::internal, "join the server of a file system: it has sent no descriptors");
+  const auto lent =
+      SPC_TRY_DURING("wait for the file to serve", receive_struct(kFuseImage, loan, 2));
+  if (lent.empty()) return Error(ErrorKind::internal, "wait for the file to serve: none has come");
+  served.offset = loan.offset;
+  const bool joins = lent.size() == 2;
   const auto device = static_cast<std::uint32_t>(lent[0].get());
-  if (::ioctl(kFuseDevice, FUSE_DEV_IOC_CLONE, &device) != 0) return Error::from_errno(errno, "clone a FUSE device");
-  if (::dup2(lent[1].get(), kFuseImage) < 0) return Error::from_errno(errno, "take the image");
-  return loan;
+  if (joins && ::ioctl(kFuseDevice, FUSE_DEV_IOC_CLONE, &device) != 0)
+    return Error::from_errno(errno, "clone a FUSE device");
+  if (joins) served.for_root = loan.for_root;
+  if (::dup2(lent.back().get(), kFuseImage) < 0) return Error::from_errno(errno, "take the image");
+  return joins;
 }
 
 void lend(int socket, const FuseLoan& what) {

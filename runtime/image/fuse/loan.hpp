@@ -8,8 +8,9 @@
 
 namespace spc::fuse {
 
-/// A joining server: waits for what another server of the mount says, takes its file, and makes its own device one of the mount.
-Result<FuseLoan> borrow();
+/// Waits for the file. From another server of the mount comes its device, too: then makes its own
+/// device one of the mount, and returns true. `served`: is told what is served.
+Result<bool> borrow(FuseLoan& served);
 
 /// The answer to a joining server at the other end of `socket`. One that is gone, or does not read, gets none.
 void lend(int socket, const FuseLoan& what);

@@ -1,5 +1,5 @@
-// `fuse OFFSET`: serves the image at OFFSET of a file through a FUSE device, or, given a socket instead of the file, what
-// the server at its other end serves; see protocol/fuse.hpp.
+// `fuse OFFSET`: serves the image at OFFSET of a file through a FUSE device, or, given a socket
+// instead of the file, what is passed there; see protocol/fuse.hpp.
 //
 // Order: what needs system calls that the sandbox forbids, then the sandbox, then the first byte of the file.
 
@@ -64,8 +64,8 @@ bool may_begin() {
 
 Result<void> run(FuseLoan served) {
   struct stat image {};
-  const bool joins = ::fstat(kFuseImage, &image) == 0 && S_ISSOCK(image.st_mode);
-  if (joins) served = SPC_TRY(borrow());
+  const bool waits = ::fstat(kFuseImage, &image) == 0 && S_ISSOCK(image.st_mode);
+  const bool joins = waits && SPC_TRY(borrow(served));
   const auto files = served.for_root ? FileSystem::create(0, 0) : FileSystem::create(::getuid(), ::getgid());
   fuse_session* session = SPC_TRY(make_session(*files));
   Workers workers(session);

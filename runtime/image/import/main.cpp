@@ -3,13 +3,13 @@
 // user, as `import resolve`.
 
 #include <sys/prctl.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 
 #include <csignal>
 #include <exception>
 #include <span>
 
-#include "base/file.hpp"
 #include "base/process/processors.hpp"
 #include "image/import/fill_shared.hpp"
 #include "image/import/import.hpp"
@@ -31,7 +31,11 @@ void give_up_what_is_not_needed() {
 }
 
 Result<Digest> import_as_asked(AgentLink& agent, const Result<ImageStore>& store) {
-  const auto bytes = SPC_TRY_DURING("import request", read_file(kImportRequest, 64 << 10));
+  std::string bytes(kMostImportRequest, '\0');
+  const ssize_t size =
+      ::recv(kImportSource, bytes.data(), bytes.size(), 0);  // and no descriptor with it
+  if (size <= 0) return Error(ErrorKind::unavailable, "read the import request: there is none");
+  bytes.resize(static_cast<std::size_t>(size));
   const auto request = SPC_TRY(ImportRequest::parse(bytes));
   const auto config = SPC_TRY(read_config(request.config));
   use_processors(config.import_cpus);

@@ -63,7 +63,7 @@ struct TagAge {
   }
 };
 
-/// A request to `import`, passed as records `key=value\0` in a sealed memory file (kImportRequest).
+/// A request to `import`, passed as records `key=value\0` in one message (kImportSource).
 struct ImportRequest {
   std::string image;  ///< ImageLocation::canonical()
   Platform platform = Platform::host();

@@ -52,7 +52,8 @@ std::vector<AddedFile> files_for(const SavedTree& tree, ImageForm form) {
 
 Result<SavedTree> read_saved_tree(UniqueFd root, int record, int settings, const std::string& image) {
   const auto bytes = SPC_TRY(read_file(record, kMostOfRecord));
-  const auto parsed = SPC_TRY(parse_image_record(bytes));
+  const auto parsed =
+      bytes.empty() ? ImageRecord() : SPC_TRY(parse_image_record(bytes));  // of a file or directory
   SavedTree tree{.root = std::move(root), .settings = parsed.settings, .config = parsed.config, .in_files = settings >= 0};
   if (tree.in_files) tree.settings = SPC_TRY(read_file(settings, kMostOfRecord));
   if (image.empty()) return tree;

@@ -78,10 +78,7 @@ Result<ImageOrder> order_for_store(const LaunchRequest& request, const PolicyRec
   import.registry_user = image.name.user;
   import.image = image.canonical();
   import.uid = ::geteuid();
-  order.first = SPC_TRY(sealed_memory_file("spank-container request", import.serialize()));
-  auto [ours, theirs] = SPC_TRY(socket_pair());
-  order.user_source = std::move(ours);
-  order.second = std::move(theirs);
+  order.request = import.serialize();
   return order;
 }
 
@@ -115,8 +112,7 @@ Result<ImageOrder> order_for_path(const LaunchRequest& request, const PolicyReco
   order.from = local.kind == LocalImage::Kind::squashfs ? ContainerSpec::From::file : ContainerSpec::From::directory;
   order.flags = local.kind == LocalImage::Kind::squashfs ? TaskMessage::start_squashfs : TaskMessage::start_directory;
   order.offset = local.offset;
-  order.first = SPC_TRY(record_of_local_image());
-  order.second = std::move(local.file);
+  order.file = std::move(local.file);
   return order;
 }
 
@@ -196,7 +192,8 @@ Result<ImageOrder> order_image(const ImageOrderRequest& with, ImageLocation imag
   auto order = SPC_TRY(order_for(with, image, brought ? no_rules : site, reuses));
   if (!request.name) return order;
   const bool local = (order.flags & (TaskMessage::start_squashfs | TaskMessage::start_directory)) != 0;
-  std::string file = local ? file_identity(order.second.get(), brought ? FileKind::brought : FileKind::of_user) : "";
+  std::string file =
+      local ? file_identity(order.file.get(), brought ? FileKind::brought : FileKind::of_user) : "";
   if (!order.file_digest.empty()) file = std::string(kFetched) + order.file_digest;
   if (reuses) {
     SPC_TRY(named.must_be_the_same(file));

@@ -18,17 +18,16 @@
 
 namespace spc {
 
-/// The image for the agent. The two descriptors go with the message; `user_source` stays here.
+/// The image for the agent.
 struct ImageOrder {
   ContainerSpec::From from{};
   std::uint32_t flags = 0;
   Digest manifest;
   Digest image_name;  ///< the key of the name that `import` may write
   std::uint64_t offset = 0;
-  UniqueFd first;
-  UniqueFd second;
+  UniqueFd file;            ///< an image file, open for reading, for `fuse`; or a directory (O_PATH)
+  std::string request;      ///< for `import`, if the image is one for the store
   std::string file_digest;  ///< of a file of a server, without its algorithm
-  UniqueFd user_source;  ///< on which `import` sends its requests to the user's side
 };
 
 /// The name of the step's image, as far as it is known without a registry.

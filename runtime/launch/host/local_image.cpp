@@ -158,7 +158,7 @@ const char* name_of_type(mode_t mode) {
 
 Result<LocalImage> open_local_image(const std::string& typed, const std::string& home) {
   const std::string path = typed.starts_with("~/") ? home + typed.substr(1) : typed;
-  const UniqueFd place(::open(path.c_str(), O_PATH | O_CLOEXEC));
+  UniqueFd place(::open(path.c_str(), O_PATH | O_CLOEXEC));
   struct stat status {};
   if (!place || ::fstat(place.get(), &status) != 0) {
     const int err = errno;
@@ -177,16 +177,9 @@ Result<LocalImage> open_local_image(const std::string& typed, const std::string&
     return Error::from_errno(errno, "open image " + in_quotes(typed))
         .hint("it is opened with the user's permissions on the node");
   }
-  return is_directory ? look_into_directory(std::move(image), typed) : look_into_file(std::move(image), status, typed);
-}
-
-Result<UniqueFd> record_of_local_image() {
-  const std::string settings{"settings=files\0", 15};
-  ImageRecordHeader header;
-  std::memcpy(header.magic, ImageRecordHeader::kMagic, sizeof header.magic);
-  header.settings = {.offset = sizeof header, .size = settings.size()};
-  return sealed_memory_file("spank-container image",
-                            std::string(reinterpret_cast<const char*>(&header), sizeof header) + settings);
+  if (!is_directory) return look_into_file(std::move(image), status, typed);
+  image.file = std::move(place);
+  return look_into_directory(std::move(image), typed);
 }
 
 std::string did_you_mean_file(const std::string& image) {

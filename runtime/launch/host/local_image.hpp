@@ -13,7 +13,7 @@ struct LocalImage {
   enum class Kind { squashfs, directory, archive };
 
   Kind kind{};
-  UniqueFd file;             ///< open for reading
+  UniqueFd file;             ///< open for reading; a directory, which can be: O_PATH
   std::uint64_t offset = 0;  ///< squashfs: its start in the file, in bytes
   std::string warning;       ///< one line for the user, or empty
 };
@@ -21,10 +21,6 @@ struct LocalImage {
 /// `path` is relative to the working directory, or starts with ~/ for `home`. Anything but a file or directory is refused
 /// without being opened, so that no FIFO or device can block the task.
 Result<LocalImage> open_local_image(const std::string& path, const std::string& home);
-
-/// Takes the place of the record of an image in the store: says that the settings are in the image's files
-/// (launch/inside/image_files.hpp). A sealed memory file.
-Result<UniqueFd> record_of_local_image();
 
 /// "did you mean ./NAME?" if `image`, the name of a registry image, is also that of a file in the working
 /// directory; otherwise empty.

@@ -25,7 +25,12 @@ std::vector<std::string> entrypoint_of(const ImageSettings& image, bool asked_by
 Result<void> add_image_record(ContainerSpec& spec, int record, const Digest& manifest) {
   ImageRecordHeader header;
   constexpr std::uint64_t kSane = 4 << 20;
-  if (::pread(record, &header, sizeof header, 0) != sizeof header || header.settings.size > kSane) {
+  const ssize_t size = ::pread(record, &header, sizeof header, 0);
+  if (size == 0) {
+    spec.settings.in_files = true;
+    return {};
+  }
+  if (size != sizeof header || header.settings.size > kSane) {
     return Error(ErrorKind::corrupt, "read the image's settings: unexpected record");
   }
   std::string records(header.settings.size, '\0');

@@ -43,8 +43,9 @@ struct ContainerSpec {
   std::vector<std::pair<std::string, std::string>> hooks;  ///< what they did, or why not: name and text
 };
 
-/// Adds the image's settings: `record` has the form of protocol/image_record.hpp. `manifest`: as the agent names the image;
-/// Digest(): it is not in the store.
+/// Adds the image's settings: `record` has the form of protocol/image_record.hpp, or is empty: that
+/// of a file or directory, which has its settings in its files (launch/inside/image_files.hpp).
+/// `manifest`: as the agent names the image; Digest(): it is not in the store.
 Result<void> add_image_record(ContainerSpec& spec, int record, const Digest& manifest);
 
 /// Work directory of the tasks; absolute.

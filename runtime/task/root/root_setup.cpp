@@ -293,7 +293,7 @@ Result<void> set_up_root(const RootSetup& root, int builder) {
   message.kind = TaskMessageKind::set_up_done;
   message.text.set(root.for_other_tasks);
   message.asks_host = root.asks_host;
-  return send_struct(builder, message, std::span(&root.notes, root.notes >= 0 ? 1 : 0));
+  return send_struct(builder, message);
 }
 
 }  // namespace spc

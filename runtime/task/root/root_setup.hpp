@@ -57,7 +57,6 @@ struct RootSetup {
   std::string for_other_tasks;                  ///< passed on to them unchanged; at most what TaskMessage::text holds
   std::function<void(const std::string& paths)> not_ours;  ///< told what stays as it is; may be empty
   std::function<Result<void>()> before_others;  ///< called after all mounts, before the tasks enter; may be empty
-  int notes = -1;                               ///< a descriptor for them; -1: none
   bool asks_host = false;                       ///< TaskMessage::asks_host
 };
 

@@ -24,7 +24,8 @@
 namespace spc::tool {
 namespace {
 
-static_assert(kImportSocket == 3 && kImportRequest == 4 && kImportStore == 5 && kImportSource == 6 && kUserSourceSocket == 3,
+static_assert(kImportSocket == 3 && kImportSource == 4 && kImportStore == 5 &&
+                  kUserSourceSocket == 3,
               "descriptors are passed in this order");
 
 /// One run of `import`, and of what it needs of us.
@@ -73,9 +74,11 @@ Result<void> ImportRun::start(const ImportRequest& request) {
   if (!layers_ && !request.only_shared) return Error::from_errno(errno, "open the user's image store");
   auto [ours, theirs] = SPC_TRY(socket_pair());
   auto [questions, source] = SPC_TRY(socket_pair());
-  const auto request_file = SPC_TRY(sealed_memory_file("spank-container request", request.serialize()));
-  import_ = SPC_TRY(HelperProgram::start(own_program("import"), {}, {theirs.get(), request_file.get(), store_, source.get()},
-                                         HelperProgram::Environment::ours));  // of which it takes the proxies
+  const std::string wishes = request.serialize();
+  SPC_TRY(send_message(questions.get(), std::as_bytes(std::span(wishes)), {}));
+  import_ = SPC_TRY(
+      HelperProgram::start(own_program("import"), {}, {theirs.get(), source.get(), store_},
+                           HelperProgram::Environment::ours));  // of which it takes the proxies
   socket_ = std::move(ours);
   questions_ = std::move(questions);
   return {};

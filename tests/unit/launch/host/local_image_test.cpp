@@ -12,7 +12,6 @@
 #include <fstream>
 
 #include "unit/test.hpp"
-#include "protocol/image_record.hpp"
 
 using namespace spc;
 namespace fs = std::filesystem;
@@ -137,16 +136,6 @@ TEST_CASE("an image that others can write is used, and that is said") {
   ::chmod("image", 0664);
   CHECK(open_local_image("./image", "").value().warning ==
         "image \"./image\" is writable by others in its group, who control its content");
-}
-
-TEST_CASE("the record of a local image says that its settings are in its files") {
-  const UniqueFd record = record_of_local_image().value();
-  ImageRecordHeader header;
-  REQUIRE(::pread(record.get(), &header, sizeof header, 0) == sizeof header);
-  CHECK(header.layer_count == 0);
-  std::string settings(header.settings.size, '\0');
-  REQUIRE(::pread(record.get(), settings.data(), settings.size(), static_cast<off_t>(header.settings.offset)) > 0);
-  CHECK(settings == std::string("settings=files\0", 15));
 }
 
 TEST_CASE("a file that has the name of a missing image is pointed out") {
