@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <poll.h>
+#include <sched.h>
 #include <signal.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
@@ -43,19 +44,6 @@ bool take(int socket, Message& message, int kind, Passed& passed) {
   return true;
 }
 
-/// A descriptor that becomes readable when this child of ours has ended, also if it has already; empty if it is not our child:
-/// its number may be anybody's by now.
-UniqueFd watch(pid_t child) {
-  siginfo_t state{};
-  const bool is_ours = ::waitid(P_PID, static_cast<id_t>(child), &state, WEXITED | WNOHANG | WNOWAIT) == 0;
-  return UniqueFd(is_ours ? static_cast<int>(::syscall(SYS_pidfd_open, child, 0)) : -1);
-}
-
-bool ends_soon(const UniqueFd& child) {
-  pollfd end{child.get(), POLLIN, 0};
-  return ::poll(&end, 1, 1000) > 0;  // milliseconds
-}
-
 /// Descriptors 0-2 on /dev/null, `socket` on 3 and `keeper` on 4 (or /dev/null), nothing else: an agent that kept slurmstepd's
 /// descriptor 2 would keep the step from ending.
 void keep_only(int socket, int keeper) {
@@ -74,9 +62,9 @@ using Arguments = std::array<std::string, 6>;
 /// With no descriptors but these: keep_only().
 [[noreturn]] void execute(const Arguments& arguments, int socket, int keeper) {
   keep_only(socket, keeper);
-  sigset_t none;
-  ::sigemptyset(&none);
-  ::sigprocmask(SIG_SETMASK, &none, nullptr);
+  sigset_t all;  // a step's signals are meant for its tasks, and with some of Slurm's proctrack plugins reach the agent, too
+  ::sigfillset(&all);
+  ::sigprocmask(SIG_SETMASK, &all, nullptr);
   char* words[std::tuple_size_v<Arguments> + 1] = {};
   for (std::size_t i = 0; i < arguments.size() && !arguments[i].empty(); ++i) words[i] = const_cast<char*>(arguments[i].c_str());
   ::execve(words[0], words, words + arguments.size());  // an empty environment
@@ -104,7 +92,10 @@ Result<void> StepChannel::finish(std::uint32_t ended, std::uint32_t killed, cons
   if (!take(step.get(), message, SCM_CREDENTIALS, sender)) return {};  // nobody has said that he is here
   message = {.kind = SaveMessageKind::save, .tasks = ended, .killed = killed};
   [[maybe_unused]] const auto sent = send_struct(step.get(), message, {}, WhenFull::fail);
-  const UniqueFd saver = watch(sender.pid);
+  siginfo_t state{};
+  // Its number may be anybody's by now, unless it is our child.
+  const bool is_ours = ::waitid(P_PID, static_cast<id_t>(sender.pid), &state, WEXITED | WNOHANG | WNOWAIT) == 0;
+  const UniqueFd saver(is_ours ? static_cast<int>(::syscall(SYS_pidfd_open, sender.pid, 0)) : -1);
   pollfd events[] = {{step.get(), POLLIN, 0}, {saver.get(), POLLIN, 0}};
   for (int lines = 0; saver;) {
     if (::poll(events, 2, -1) < 0) continue;
@@ -128,9 +119,15 @@ Result<StepAgent> StepAgent::start(UniqueFd parked_end, const StepId& step, pid_
     return Error::from_errno(errno, "start " + quoted(arguments[0])).hint("install spank-container on this node");
   StepAgent agent;
   agent.step_ = step;
-  agent.pid_ = ::fork();
+  int process = -1;  // by fork itself: slurmstepd collects whatever child ends, and then the number is free
+  agent.pid_ = static_cast<pid_t>(::syscall(SYS_clone, CLONE_PIDFD | SIGCHLD, nullptr, &process, nullptr, nullptr));
   if (agent.pid_ < 0) return Error::from_errno(errno, "fork the agent");
-  if (agent.pid_ > 0) return agent;
+  if (agent.pid_ > 0) {
+    // The clone of contain_spank shares slurmstepd's memory, and not its descriptors, which end
+    // with it.
+    if (::getpid() == stepd) agent.process_.reset(process);
+    return agent;
+  }
 
   become_root();
   ::setpgid(0, 0);  // stop() waits for the whole group
@@ -147,24 +144,31 @@ Result<StepAgent> StepAgent::start(UniqueFd parked_end, const StepId& step, pid_
 }
 
 Result<void> StepAgent::stop(const StepChannel& channel) {
-  int status = 0;
+  siginfo_t end{};
   if (pid_ <= 0) return {};
   ::shutdown(channel.tasks.get(), SHUT_RDWR);  // whoever has inherited it
-  // With contain_spank it is no child of ours, and ends by itself all the same.
-  const UniqueFd agent = watch(pid_);
-  if (agent) ::kill(pid_, SIGCONT);  // its user may have had it stopped, and it is to end its helpers
-  if (agent && !ends_soon(agent)) ::kill(pid_, SIGKILL);
-  // It may hang in a file system that the user serves: Slurm's own wait for the step has a limit, and so has this one.
-  if (agent && ends_soon(agent)) ::waitpid(pid_, &status, WNOHANG);
+  // With contain_spank it is no child of ours, and ends by itself all the same. Its user may have
+  // had it stopped, and it is to end its helpers. It may hang in a file system that the user
+  // serves: Slurm's own wait for the step has a limit, and so has this one.
+  pollfd gone{process_.get(), POLLIN, 0};
+  for (const int signal : {SIGCONT, SIGKILL})
+    if (::syscall(SYS_pidfd_send_signal, process_.get(), signal, nullptr, 0) == 0 && ::poll(&gone, 1, 1000) > 0) break;
+  ::waitid(P_PIDFD, static_cast<id_t>(process_.get()), &end, WEXITED | WNOHANG);
   // What a killed one had started ends with it, or with its mount, but a moment later, unless the user had it stopped, and would keep
-  // Slurm from removing the step's cgroups. Where slurmstepd takes orphans in, they are its children.
-  const auto remain = [&](int signal) { return ::waitpid(-pid_, nullptr, WNOHANG) > 0 || ::kill(-pid_, signal) == 0; };
+  // Slurm from removing the step's cgroups. Where slurmstepd takes orphans in, they are its
+  // children, and only that tells that the group is still theirs: its number may be another's by
+  // now. To ask with signal 0 harms nobody.
+  const auto remain = [&](int signal) {
+    siginfo_t member{};
+    const bool is_ours = ::waitid(P_PGID, static_cast<id_t>(pid_), &member, WEXITED | WNOHANG | WNOWAIT) == 0;
+    return ::waitpid(-pid_, nullptr, WNOHANG) > 0 || ::kill(-pid_, is_ours ? signal : 0) == 0;
+  };
   for (int patience = 1000; patience > 0 && remain(patience < 500 ? SIGKILL : 0); --patience) ::usleep(1000);
   // Where other steps of the user's find this one.
   const std::string numbers = std::to_string(step_.job) + "." + std::to_string(step_.step);
   ::unlink((SPC_RUN_DIR "/steps/" + std::to_string(step_.uid) + "." + numbers).c_str());
   pid_ = -1;
-  if (WEXITSTATUS(status) != 0) return Error::from_errno(WEXITSTATUS(status), "hold the layers for the job's later steps");
+  if (end.si_code == CLD_EXITED && end.si_status != 0) return Error::from_errno(end.si_status, "hold the layers for the job's later steps");
   return {};
 }
 

@@ -37,8 +37,9 @@ class StepAgent {
   static Result<StepAgent> start(UniqueFd parked_end, const StepId& step, pid_t stepd);
 
   /// Ends the agent, which ends its helpers; after a moment kills it, and never waits for long. Then all that the agent had started
-  /// has ended, too, however it ended itself. Needs the privilege to signal a root process.
-  /// An Error: what it could not do for the job's later steps.
+  /// has ended, too, however it ended itself. No process gets a signal but these, whoever has their
+  /// numbers by now. Needs the privilege to signal a root process. An Error: what it could not do
+  /// for the job's later steps.
   Result<void> stop(const StepChannel& channel);
 
   /// The process group that stop() waits for: of the agent, of what it starts, and of whoever joins it.
@@ -47,6 +48,7 @@ class StepAgent {
  private:
   StepId step_;
   pid_t pid_ = -1;
+  UniqueFd process_;  ///< the kernel's descriptor of it; empty with contain_spank
 };
 
 /// Runs the agent, as root, with a command that takes two numbers (agent/main.cpp): `setup`, `epilog`. `what`: for the error.

@@ -109,6 +109,7 @@ Result<pid_t> start_helper(const char* name, const char* argument, uid_t uid, gi
   while (next < 3) ::dup2(null, next++);
   for (const int descriptor : high) ::dup2(descriptor, next++);
   ::close_range(static_cast<unsigned>(next), ~0U, 0);
+  ::sigprocmask(SIG_SETMASK, std::array<sigset_t, 1>{}.data(), nullptr);  // all are blocked in the agent
   char* const arguments[] = {const_cast<char*>(program.c_str()), const_cast<char*>(argument), nullptr};
   ::execve(arguments[0], arguments, arguments + 2);  // an empty environment
   ::_exit(126);

@@ -57,6 +57,24 @@ def limit_of_its_memory(pid):
 
 
 @test
+def signals_of_a_step_that_reach_its_agent_leave_it_at_work(cluster):
+    """As proctrack/linuxproc sends those of scancel: to every process below slurmstepd."""
+    step = running_step(cluster, "signals", "--container-name=signals")
+    agents = cluster.step_agents("node01")
+    expect(agents, "the step has no agent")
+    for number in (signal.SIGUSR1, signal.SIGUSR2, signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGQUIT,
+                   signal.SIGALRM, signal.SIGRTMIN):
+        for agent in agents:
+            os.kill(agent, number)
+    equal(cluster.srun(*ON, "--container-name=signals:exec", "echo", "joined").good(), "joined",
+          "what is said")
+    await_true(lambda: cluster.step_agents("node01") == agents, 5, "the agent is not there any more")
+    cancel(cluster, "signals")
+    step.end()
+    cluster.must_be_quiet(within=1)
+
+
+@test
 def a_pull_takes_its_memory_from_the_jobs(cluster):
     """So an import needs no limit of its own to harm no other job, and sites with a tight one for jobs set import_memory."""
     with site_files.rules(cluster, 'import_memory = "64M"\n'):
