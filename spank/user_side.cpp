@@ -1,8 +1,10 @@
 #include "user_side.hpp"
 
+#include <fcntl.h>
 #include <link.h>
 #include <signal.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -50,6 +52,25 @@ struct Request {
 
 /// Whether this is what submits the job.
 bool is_submission() { return spank_context() == S_CTX_ALLOCATOR || ::getenv("SLURM_JOB_ID") == nullptr; }
+
+/// Opens whatever of 0, 1 and 2 is closed, as cron and daemons leave it: Slurm would take our
+/// sockets and pipes there for the streams of the step, as it does with its own.
+void open_closed_streams() {
+  for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; ++fd) {
+    if (::fcntl(fd, F_GETFD) < 0) ::open("/dev/null", fd == STDIN_FILENO ? O_RDONLY : O_WRONLY);
+  }
+}
+
+/// Returns whether srun can listen to its nodes and still has the descriptors that Slurm needs: it
+/// crashes or waits without them. Otherwise every node reports its own errors and pulls by itself.
+bool has_descriptors_for_nodes() {
+  constexpr rlim_t kWanted = 64;
+  rlimit limit{};
+  const int lowest = ::fcntl(STDIN_FILENO, F_DUPFD_CLOEXEC, 0);
+  ::close(lowest);
+  return lowest >= 0 && ::getrlimit(RLIMIT_NOFILE, &limit) == 0 &&
+         limit.rlim_cur >= static_cast<rlim_t>(lowest) + kWanted;
+}
 
 /// What the job's steps have asked registries since counts for its later ones, and so does what others have.
 void note_submission() {
@@ -187,6 +208,7 @@ void unset_variable(const char* name, void* spank) { spank_unsetenv(static_cast<
 bool has_options_in_allocator() { return read_settings(state.settings).in_allocator; }
 
 int refuse_early(spank_t spank) {
+  open_closed_streams();  // first: a descriptor gets the lowest number that is free
   if (is_pyxis() && has_peer()) return 0;  // the options are those of spank_container
   own_plugin = plugin_name;
   spc_runtime* runtime = nullptr;
@@ -199,6 +221,8 @@ int refuse_early(spank_t spank) {
   if (refused.empty()) refused = keep_components_apart(given);
   const bool wants_container = request.summary.container != 0;
   if (wants_container || spank_context() == S_CTX_ALLOCATOR) note_submission();
+  const bool listens =
+      wants_container && spank_context() == S_CTX_LOCAL && has_descriptors_for_nodes();
   request.options.variables = environ;  // a variable was set: it may lie elsewhere now
   request.options.begins_job = is_submission() ? 1 : 0;
   if (refused.empty() && !wants_container) {
@@ -212,7 +236,7 @@ int refuse_early(spank_t spank) {
       refused = spc_error_message(runtime);
     }
     if (refused.empty()) set_job_variables(spank, runtime, request.summary);
-    if (refused.empty() && spank_context() == S_CTX_LOCAL) ask_for_tag(runtime, request.options);
+    if (refused.empty() && listens) ask_for_tag(runtime, request.options);
     if (refused.empty()) send_beside(given, handed_over);  // the last: `environ` may move
   }
   if (spank_context() == S_CTX_LOCAL) tell_tags_of_components();
@@ -220,7 +244,7 @@ int refuse_early(spank_t spank) {
   if (refused.empty()) {
     if (wants_container && spank_context() == S_CTX_LOCAL) {
       if (!is_pyxis()) forbid_command();  // NVIDIA's pyxis on a node could not allow it
-      listen_to_nodes(request.summary);
+      if (listens) listen_to_nodes(request.summary);
     }
     return 0;
   }

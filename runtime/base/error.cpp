@@ -27,7 +27,7 @@ const char* advice_for(int err) {
     case ENOSPC: return "free space there or ask the administrator to";
     case EDQUOT: return "remove what you no longer need there, such as containers with a name";
     case EROFS: return "the file system is mounted read-only";
-    case EMFILE:
+    case EMFILE: return "raise the limit of open files: ulimit -n";
     case ENFILE: return "too many open files on this node";
     case ENOMEM: return "out of memory: increase --mem";
     default: return nullptr;

@@ -1,6 +1,7 @@
 // scontainer, the command for people: images and containers without Slurm, for users without any privilege and for
 // administrators. Each command is a file in commands/; this is the list of them.
 
+#include <sys/resource.h>
 #include <sys/stat.h>
 
 #include <csignal>
@@ -8,12 +9,14 @@
 #include <span>
 #include <string_view>
 
+#include "base/format.hpp"
+#include "base/process/pipe.hpp"
 #include "protocol/submit.hpp"
 #include "tool/command.hpp"
 #include "tool/containers/supervise.hpp"
-#include "tool/submission/submit_check.hpp"
 #include "tool/options.hpp"
 #include "tool/run_options.hpp"
+#include "tool/submission/submit_check.hpp"
 #include "tool/surroundings/terminal.hpp"
 
 using namespace spc;
@@ -22,6 +25,7 @@ using namespace spc::tool;
 namespace {
 
 constexpr unsigned kAny = 1U << 20;
+constexpr rlim_t kFewestFiles = 40;  // a pull of a few layers, and the helpers of a container
 
 const Command kCommands[] = {
     {"pull", "IMAGE...", "pull images", kPullHelp, kPullOptions, 1, kAny, false, 1, run_pull},
@@ -62,11 +66,18 @@ const Command kCommands[] = {
 std::span<const Command> spc::tool::command_table() { return kCommands; }
 
 int main(int argc, char** argv) {
+  open_closed_streams();
   ::umask(022);
   std::signal(SIGPIPE, SIG_IGN);
   try {
     const std::span words(argv, static_cast<std::size_t>(argc));
     if (argc > 1 && std::string_view(argv[1]) == kSubmitCheck) return run_submit_check(words.subspan(2));
+    rlimit files{};
+    if (::getrlimit(RLIMIT_NOFILE, &files) == 0 && files.rlim_cur < kFewestFiles) {
+      report_error(formatted("{} open files are not enough (hint: ulimit -n 64)",
+                             std::uint64_t{files.rlim_cur}));
+      return kNoContainer;
+    }
     return run_command_line(argc, argv);
   } catch (const std::exception& error) {  // out of memory
     report_error(error.what());

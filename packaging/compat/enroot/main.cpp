@@ -12,6 +12,7 @@
 
 #include "arguments.hpp"
 #include "base/format.hpp"
+#include "base/process/pipe.hpp"
 #include "containers.hpp"
 #include "job_containers.hpp"
 #include "processes.hpp"
@@ -301,6 +302,7 @@ int run_command_line(const std::vector<std::string>& words) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  open_closed_streams();
   ::umask(022);
   try {
     return run_command_line({argv + 1, argv + argc});

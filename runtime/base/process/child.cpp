@@ -18,7 +18,7 @@ namespace spc {
 namespace {
 
 constexpr std::size_t kStack = 64 << 10;
-constexpr int kHigh = 100;  // above the numbers that descriptors are given
+constexpr int kHigh = 32;  // above the numbers that descriptors are given
 
 std::vector<char*> as_pointers(const std::vector<std::string>& texts) {
   std::vector<char*> pointers;
@@ -74,7 +74,8 @@ bool arrange_descriptors(Plan& plan) {
   ::sigemptyset(&none);
   errno = 0;
   if (program.prepare && !program.prepare()) return errno != 0 ? errno : EPERM;
-  if (!arrange_descriptors(plan)) return errno;
+  if (!arrange_descriptors(plan))
+    return errno == EINVAL ? EMFILE : errno;  // kHigh is beyond the limit
   if (program.umask) ::umask(*program.umask);
   if (program.directory != nullptr && ::chdir(program.directory) != 0) return errno;
   ::sigprocmask(SIG_SETMASK, &none, nullptr);

@@ -12,6 +12,14 @@
 
 namespace spc {
 
+/// Opens whatever of 0, 1 and 2 is closed, as cron and daemons leave it. To be called first:
+/// descriptors opened later would be taken for input and output.
+inline void open_closed_streams() {
+  for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; ++fd) {
+    if (::fcntl(fd, F_GETFD) < 0) ::open("/dev/null", fd == STDIN_FILENO ? O_RDONLY : O_WRONLY);
+  }
+}
+
 /// The end that is read, and the one that is written.
 inline Result<std::pair<UniqueFd, UniqueFd>> make_pipe() {
   int ends[2];

@@ -10,6 +10,7 @@ import struct
 import termios
 import time
 
+import local_files
 from cluster import PROGRAM
 from command import await_true
 from errors_test import Config
@@ -220,6 +221,56 @@ def a_job_without_exported_variables_works(cluster):
 def chosen_variables_are_exported(cluster):
     done = cluster.srun("--export=ONE=1,TWO", "sh", "-c", "echo $ONE $TWO ${THREE-none}", env=["TWO=2", "THREE=3"])
     done.good("1 2 none")
+
+
+# --- descriptors, as cron and daemons leave them ---------------------------------------------------------------------
+
+CLOSED = ("0>&-", "1>&-", "2>&-", "0>&- 1>&-", "0>&- 2>&-", "1>&- 2>&-", "0>&- 1>&- 2>&-")
+
+
+def in_container(cluster, command, timeout=25):
+    """Runs `command` in a shell of alice; its step writes down which image it has."""
+    path = os.path.join(cluster.home, "alice/which")
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(path)
+    began = time.monotonic()
+    cluster.run("sh", "-c", command, timeout=timeout).good()
+    expect(time.monotonic() - began < 20, f"{command} took {time.monotonic() - began:.0f} s")
+    equal(open(path).read(), "upper\n", f"what the step of {command} wrote")
+
+
+STEP = "srun -N1 -n1 -o /home/alice/which"
+
+
+@test
+def step_starts_with_closed_descriptors(cluster):
+    file = local_files.squashfs(cluster)
+    for closed in CLOSED:
+        in_container(cluster, f"{STEP} {IMAGE} cat /workspace/replaced {closed}")
+        in_container(cluster, f"{STEP} --container-image={file} cat /workspace/replaced {closed}")
+    done = cluster.run("sh", "-c", f"srun -N2 -n2 {IMAGE} cat replaced - 0>&-")
+    done.good("upper\nupper")
+
+
+@test
+def job_starts_with_closed_descriptors(cluster):
+    for closed in CLOSED:
+        in_container(cluster, f"salloc -N1 {IMAGE} {STEP} cat replaced {closed}")
+    for closed in CLOSED[::3]:
+        in_container(cluster, f"sbatch --wait -o /home/alice/which {IMAGE} --wrap 'cat replaced' {closed}")
+        in_container(cluster, f"sbatch --wait {IMAGE} --container-batch=steps --wrap '{STEP} cat replaced' {closed}")
+
+
+@test
+def step_starts_with_few_descriptors(cluster):
+    """With as few as plain Slurm needs. Its errors are then not gathered."""
+    for limit in (20, 24, 32, 64, 100):
+        equal(cluster.run("sh", "-c", f"ulimit -n {limit}; exec srun true").rc, 0, f"exit code of plain Slurm with {limit}")
+        in_container(cluster, f"ulimit -n {limit}; exec {STEP} {IMAGE} cat replaced")
+        done = cluster.run("sh", "-c", f"ulimit -n {limit}; exec srun -N2 -n2 {IMAGE} sh -c 'cat replaced; ls /proc/self/fd | wc -l'")
+        equal(sorted(done.good().split()), ["4", "4", "upper", "upper"], "image and descriptors of each task", done)
+        refused = cluster.run("sh", "-c", f"ulimit -n {limit}; exec srun {IMAGE} --container-mounts=/nowhere:/x true")
+        expect(refused.rc == 1 and "/nowhere" in refused.err, "a wrong mount is not refused", refused)
 
 
 # --- ends ------------------------------------------------------------------------------------------------------------
