@@ -11,6 +11,7 @@ DOCUMENTS = ("README.md", "packaging/CONTRIBUTING.md", "hooks/README.md", "runti
 TOP_LEVEL = ("spank", "runtime", "hooks", "benchmarks", "tests", "packaging")
 OPTIONS = "runtime/launch/request/option_rows.cpp"
 OPTIONS_PAGE = ROOT / "packaging/man/spank-container.7"
+CLASSES = "runtime/launch/spec/environment.cpp"
 SETTINGS = {
     "kSiteKeys": "runtime/launch/policy/site_policy.hpp",
     **dict.fromkeys(("kConfigKeys", "kStoreKeys", "kSharedKeys", "kPeersKeys", "kNodesKeys", "kRegistryKeys"), "runtime/image/config/config.hpp"),
@@ -95,6 +96,30 @@ def mentioned_option_problems():
             yield f"{relative(page)}: there is no option --{name}"
         for twin in set(re.findall(r"\b(?:SCONTAINER|PYXIS_CONTAINER)_([A-Z_]+)", plain(page))) - twins:
             yield f"{relative(page)}: there is no variable SCONTAINER_{twin}"
+
+
+# --- environment ---
+
+
+def variable_classes():
+    """name -> names of variables and rule, as the manual page says them, from CLASSES."""
+    source = (ROOT / CLASSES).read_text()
+    names = {array: re.findall(r'"([^"]+)"', body) for array, body in re.findall(r"string_view (k\w+)\[\] = \{([^}]*)\}", source)}
+    table = source[source.index("kVariableClasses[] = {") : source.index("\n};", source.index("kVariableClasses[] = {"))]
+    rows = re.findall(rf'\{{"(\w+)", (k\w+), ImageValue::\w+, Origin::\w+,\s*{STRING}\}}', table)
+    if len(rows) != len(re.findall(r'^    \{"', table, re.M)) or not rows:
+        raise ValueError(f"{CLASSES}: the table of classes is not written as documents.py reads it")
+    return {name: f"{', '.join(names[array])}: {text_of(rule)}." for name, array, rule in rows}
+
+
+def variable_class_problems():
+    part = plain(OPTIONS_PAGE).split("\n.SS Classes of variables\n")[1].split("\n.SS ")[0]
+    page = {name: " ".join(text.split()) for name, _, text in (row.partition("\n") for row in part.split("\n.TP\n")[1:])}
+    table = variable_classes()
+    yield from difference(page, table, "classes of variables in the manual page")
+    for name in sorted(set(page) & set(table)):
+        if page[name] != table[name]:
+            yield f"variables of class {name}: {table[name]!r} in {CLASSES}, {page[name]!r} in the manual page"
 
 
 # --- settings ---
@@ -216,6 +241,7 @@ def check(report, stage):
     for document in DOCUMENTS:
         report.check(f"every path that {document} names exists", path_problems(ROOT / document))
     report.check("the manual page has the options of the option table, with arguments and twins", option_problems())
+    report.check("the manual page has the table of classes of variables", variable_class_problems())
     report.check("no document names an option or a twin that does not exist", mentioned_option_problems())
     report.check("the manual page of scontainer says what --help says", tool_problems(stage))
     report.check("the manual page of scontainer has the metrics of the rows", metric_problems())

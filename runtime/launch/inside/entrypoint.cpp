@@ -31,9 +31,9 @@ constexpr std::array<std::string_view, 4> kOfEveryShell{"_", "SHLVL", "OLDPWD", 
 constexpr std::array<std::string_view, 8> kOfOneTask{"SLURM_PROCID", "SLURM_LOCALID", "SLURM_TASK_PID", "PMIX_RANK",
                                                      "PMI_RANK",     "PMI_ID",        "RANK",           "LOCAL_RANK"};
 
-template <typename List>
-bool is_in(const List& list, std::string_view text) {
-  return std::find(list.begin(), list.end(), text) != list.end();
+template <typename List, typename Item>
+bool is_in(const List& list, const Item& item) {
+  return std::find(list.begin(), list.end(), item) != list.end();
 }
 
 /// Without one whose writer has not come to its end.
@@ -59,8 +59,11 @@ std::string find_program(const std::string& name, const Environment& environment
 Environment given_environment(const ContainerSpec& spec) {
   Environment environment = spec.environment;
   environment.erase("PMI_FD");
+  constexpr std::array kOfJob{Origin::job, Origin::launch, Origin::mpi, Origin::gpu};
   if (spec.settings.environment_scripts.empty())
-    std::erase_if(environment, [](const auto& one) { return one.second.origin == Origin::job && one.first != "TERM"; });
+    std::erase_if(environment, [&](const auto& one) {
+      return is_in(kOfJob, one.second.origin) && one.first != "TERM";
+    });
   if (spec.entrypoint_mode == EntrypointMode::task) return environment;
   std::erase_if(environment, [](const auto& variable) { return is_in(kOfOneTask, variable.first); });
   return environment;
@@ -131,8 +134,12 @@ EntrypointChanges EntrypointChanges::between(const Environment& given, std::stri
 }
 
 void apply(const EntrypointChanges& changes, const LaunchRequest& request, ContainerSpec& spec) {
+  // An image's scripts only say what its variables are, where an entrypoint may have its reasons.
+  const bool is_image = !spec.settings.environment_scripts.empty();
+  const Environment before = is_image ? spec.environment : Environment();
   const auto is_free = [&](const std::string& name) {
     const auto found = spec.environment.find(name);
+    if (is_image && !image_counts(name, before)) return false;
     return found == spec.environment.end() || (found->second.origin != Origin::kept && found->second.origin != Origin::option);
   };
   for (const auto& [name, value] : changes.set) {

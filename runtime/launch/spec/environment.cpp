@@ -39,10 +39,119 @@ std::vector<std::string> ImageSettings::after_scripts(std::vector<std::string> p
   return program;
 }
 
+// --- classes of variables ---
+
+namespace {
+
+constexpr std::string_view kLanguage[] = {"LANG", "LANGUAGE", "LC_*"};
+constexpr std::string_view kUser[] = {"HOME", "USER", "LOGNAME", "SHELL"};
+constexpr std::string_view kSlurm[] = {"SLURM_*", "SLURMD_*"};
+constexpr std::string_view kLaunch[] = {"RANK",
+                                        "WORLD_SIZE",
+                                        "LOCAL_RANK",
+                                        "LOCAL_WORLD_SIZE",
+                                        "NODE_RANK",
+                                        "GROUP_RANK",
+                                        "GROUP_WORLD_SIZE",
+                                        "ROLE_RANK",
+                                        "ROLE_WORLD_SIZE",
+                                        "MASTER_ADDR",
+                                        "MASTER_PORT",
+                                        "TORCHELASTIC_*",
+                                        "JAX_COORDINATOR_ADDRESS",
+                                        "JAX_NUM_PROCESSES",
+                                        "JAX_PROCESS_ID"};
+constexpr std::string_view kMpi[] = {"PMI_FD",
+                                     "PMI_RANK",
+                                     "PMI_SIZE",
+                                     "PMI_ID",
+                                     "PMI_PORT",
+                                     "PMI_JOBID",
+                                     "PMI_KVS*",
+                                     "PMI_SPAWNED",
+                                     "PMI_LOCAL_*",
+                                     "PMI_UNIVERSE_SIZE",
+                                     "PMI_PROCESS_MAPPING",
+                                     "PMI2_*",
+                                     "PMIX_RANK",
+                                     "PMIX_NAMESPACE",
+                                     "PMIX_SERVER_*",
+                                     "PMIX_HOSTNAME",
+                                     "PMIX_SYSTEM_TMPDIR",
+                                     "PMIX_SECURITY_MODE",
+                                     "PMIX_PTL_MODULE",
+                                     "PMIX_GDS_MODULE",
+                                     "PMIX_BFROP_BUFFER_TYPE",
+                                     "PMIX_DSTORE_*",
+                                     "OMPI_COMM_WORLD_*",
+                                     "OMPI_UNIVERSE_SIZE",
+                                     "OMPI_APP_CTX_NUM_PROCS",
+                                     "MPI_LOCALRANKID",
+                                     "MPI_LOCALNRANKS",
+                                     "MV2_COMM_WORLD_*",
+                                     "PALS_*"};
+constexpr std::string_view kGpu[] = {"CUDA_VISIBLE_DEVICES", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE",
+                                     "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES",
+                                     "GPU_DEVICE_ORDINAL",   "ZE_AFFINITY_MASK"};
+
+constexpr VariableClass kVariableClasses[] = {
+    {"language", kLanguage, ImageValue::always, Origin::job, "the image's; the job's are dropped"},
+    {"user", kUser, ImageValue::never, Origin::user,
+     "the user's, as the node or else the job has them; never the image's"},
+    {"slurm", kSlurm, ImageValue::never, Origin::slurm, "the job's; never the image's"},
+    {"launch", kLaunch, ImageValue::alone, Origin::launch,
+     "the job's; the image's only in a step of one task whose job sets none of these"},
+    {"mpi", kMpi, ImageValue::never, Origin::mpi, "the job's; never the image's"},
+    {"gpu", kGpu, ImageValue::unset, Origin::gpu,
+     "the job's; the image's if the job does not set them"},
+};
+
+bool fits(std::string_view pattern, std::string_view name) {
+  return pattern.ends_with('*') ? name.starts_with(pattern.substr(0, pattern.size() - 1))
+                                : name == pattern;
+}
+
+/// A step of several tasks, none of which can have the rank that an image was made with.
+bool has_several_tasks(const Environment& environment) {
+  const auto tasks = environment.find("SLURM_STEP_NUM_TASKS");
+  return tasks != environment.end() && tasks->second.value != "1" && tasks->second.value != "0";
+}
+
+bool is_images(const Variable& variable) {
+  return variable.origin == Origin::image || variable.origin == Origin::entrypoint;
+}
+
+}  // namespace
+
+std::span<const VariableClass> variable_classes() { return kVariableClasses; }
+
+const VariableClass* class_of(std::string_view name) {
+  const auto has_it = [&](const VariableClass& one) {
+    return std::ranges::any_of(one.names,
+                               [&](std::string_view pattern) { return fits(pattern, name); });
+  };
+  const auto* found = std::ranges::find_if(kVariableClasses, has_it);
+  return found == std::end(kVariableClasses) ? nullptr : found;
+}
+
+bool image_counts(std::string_view name, const Environment& environment) {
+  const VariableClass* const own = class_of(name);
+  if (own == nullptr || own->image == ImageValue::always) return true;
+  if (own->image == ImageValue::never) return false;
+  if (own->image == ImageValue::alone && has_several_tasks(environment)) return false;
+  return std::ranges::none_of(environment, [&](const auto& one) {
+    const bool is_meant =
+        own->image == ImageValue::alone ? class_of(one.first) == own : one.first == name;
+    return is_meant && !is_images(one.second);
+  });
+}
+
+// --- a task's environment ---
+
 const char* name_of(Origin origin) {
+  const auto* own = std::ranges::find(kVariableClasses, origin, &VariableClass::origin);
+  if (own != std::end(kVariableClasses) && origin != Origin::job) return own->name;
   switch (origin) {
-    case Origin::job: return "job";
-    case Origin::slurm: return "slurm";
     case Origin::login: return "login";
     case Origin::image: return "image";
     case Origin::site: return "site";
@@ -51,8 +160,8 @@ const char* name_of(Origin origin) {
     case Origin::hook: return "hook";
     case Origin::entrypoint: return "entrypoint";
     case Origin::container: return "container";
+    default: return "job";
   }
-  return "";
 }
 
 Environment merge_environment(const std::map<std::string, std::string>& job, const ImageSettings& image,
@@ -60,40 +169,47 @@ Environment merge_environment(const std::map<std::string, std::string>& job, con
                               std::string_view workdir) {
   Environment merged;
   for (const auto& [name, value] : job) {
-    Origin origin = name.starts_with("SLURM_") ? Origin::slurm : Origin::job;
-    if (user_wishes.keeps(name) || site.keeps(name)) origin = Origin::kept;
-    merged[name] = {value, origin};
+    const VariableClass* const own = class_of(name);
+    const bool is_kept = user_wishes.keeps(name) || site.keeps(name);
+    if (own != nullptr && own->image == ImageValue::always && !is_kept) continue;
+    merged[name] = {value, is_kept ? Origin::kept : own != nullptr ? own->origin : Origin::job};
   }
-  const auto kept = [&](const std::string& name) {
-    const auto found = merged.find(name);
-    return found != merged.end() && found->second.origin == Origin::kept;
-  };
   const auto set = [&](const std::string& name, std::string value, Origin origin) {
-    if (!kept(name)) merged[name] = {std::move(value), origin};
+    const auto found = merged.find(name);
+    if (found == merged.end() || found->second.origin != Origin::kept)
+      merged[name] = {std::move(value), origin};
   };
-  for (const char* name : {"LANG", "LANGUAGE", "LC_ALL"}) {
-    if (!kept(name)) merged.erase(name);
-  }
 
   // A login's defaults first, so that the image can override them.
   set("PATH", kDefaultPath, Origin::login);
-  set("HOME", user.home, Origin::login);
-  set("SHELL", user.shell, Origin::login);
-  if (!user.name.empty()) {
-    set("USER", user.name, Origin::login);
-    set("LOGNAME", user.name, Origin::login);
-  }
-  set("PWD", std::string(workdir), Origin::login);
   if (!job.contains("TERM")) set("TERM", "dumb", Origin::login);
 
+  std::vector<std::string> ignored;
   for (const std::string& variable : image.environment) {
     const auto equals = variable.find('=');
     if (equals == std::string::npos || equals == 0) continue;
-    set(variable.substr(0, equals), variable.substr(equals + 1), Origin::image);
+    const std::string name = variable.substr(0, equals);
+    if (image_counts(name, merged)) {
+      set(name, variable.substr(equals + 1), Origin::image);
+    } else {
+      ignored.push_back(name);
+    }
+  }
+
+  set("PWD", std::string(workdir), Origin::login);
+  set("HOME", user.home, Origin::user);
+  set("SHELL", user.shell, Origin::user);
+  if (!user.name.empty()) {
+    set("USER", user.name, Origin::user);
+    set("LOGNAME", user.name, Origin::user);
   }
 
   for (const auto& [name, value] : site.values) set(name, value, Origin::site);
   for (const auto& [name, value] : user_wishes.values) merged[name] = {value, Origin::option};
+  for (const std::string& name : ignored) {
+    if (const auto found = merged.find(name); found != merged.end())
+      found->second.over_image = true;
+  }
   return merged;
 }
 

@@ -43,20 +43,60 @@ struct ImageSettings {
 inline constexpr char kDefaultPath[] = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
 /// The origin of a variable's value.
-enum class Origin { job, slurm, login, image, site, kept, option, hook, entrypoint, container };
+enum class Origin {
+  job,
+  login,
+  image,
+  user,
+  slurm,
+  launch,
+  mpi,
+  gpu,
+  site,
+  kept,
+  option,
+  hook,
+  entrypoint,
+  container
+};
 const char* name_of(Origin origin);
 
 /// A task's environment, with origins.
 struct Variable {
   std::string value;
   Origin origin{};
+  bool over_image = false;  ///< the image sets it as well, which does not count
 };
 using Environment = std::map<std::string, Variable>;
 
-/// The rules that pyxis users rely on: HOME, USER, LOGNAME, SHELL and PATH are the container's; the host's language settings
-/// are dropped; the image's variables override the job's; job variables that the image does not set are kept. The site's values
-/// override the image's, variables kept by the site or the user override these, and the user's
-/// (--container-env=NAME=VALUE) override all.
+/// When an image's value of a variable counts.
+enum class ImageValue {
+  always,
+  unset,  ///< if the job does not set it
+  alone,  ///< in a step of one task whose job sets none of the class
+  never,
+};
+
+/// Variables that an image does not simply override. The manual has this table (spank-container(7),
+/// ENVIRONMENT).
+struct VariableClass {
+  const char* name;
+  std::span<const std::string_view> names;  ///< ending in * for all that begin so
+  ImageValue image;
+  Origin origin;     ///< of the job's or user's value
+  const char* rule;  ///< as the manual says it
+};
+std::span<const VariableClass> variable_classes();
+/// Returns nullptr for a variable of no class.
+const VariableClass* class_of(std::string_view name);
+
+/// Returns whether a value by the image counts beside those of `environment`, as `ImageValue` says.
+bool image_counts(std::string_view name, const Environment& environment);
+
+/// The rules that pyxis users rely on, beside those of variable_classes(): PATH is the container's;
+/// the image's variables override the job's; job variables that the image does not set are kept.
+/// The site's values override the image's and those of the classes, variables kept by the site or
+/// the user override these, and the user's (--container-env=NAME=VALUE) override all.
 Environment merge_environment(const std::map<std::string, std::string>& job, const ImageSettings& image,
                               const EnvironmentWishes& site, const EnvironmentWishes& user_wishes, const UserIdentity& user,
                               std::string_view workdir);

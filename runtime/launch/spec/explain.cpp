@@ -130,7 +130,8 @@ std::vector<std::string> explain(const ContainerSpec& spec, const LaunchRequest&
     const std::string shown = is_url ? without_secrets(variable.value) : variable.value;
     const std::string value = may_be_secret(name) && !variable.value.empty() ? "***" : in_quotes(shown);
     page.line("variable",
-              formatted("{}={} ({})", printable(name), value, name_of(variable.origin)));
+              formatted("{}={} ({}{})", printable(name), value, name_of(variable.origin),
+                        variable.over_image ? ", not the image's" : ""));
   }
   return page.take();
 }

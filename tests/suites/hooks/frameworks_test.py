@@ -89,13 +89,13 @@ def the_components_of_a_heterogeneous_step_are_one_world(cluster):
 
 
 @test
-def what_job_image_or_option_set_stays(cluster):
+def variables_of_job_or_option_stay(cluster):
     done = cluster.srun("-n2", "--container-env=WORLD_SIZE=9", *SHOW, env=["MASTER_PORT=1234", "RANK=of-the-job"])
     equal({line.split()[1:4][0] for line in done.good().splitlines()}, {"1234"}, "MASTER_PORT")
     equal({line.split()[3] for line in done.out.splitlines()}, {"of-the-job"}, "RANK")
     equal({line.split()[2] for line in done.out.splitlines()}, {"9"}, "WORLD_SIZE")
     image = Image("suites/of-image", [[("marker", b"")]], {"Env": ["MASTER_ADDR=image", "PATH=/usr/bin:/bin"]}, below=cluster.base_layout)
-    equal({line.split()[0] for line in cluster.srun("-n2", *SHOW, image=image).good().splitlines()}, {"image"}, "MASTER_ADDR")
+    equal({line.split()[0] for line in cluster.srun("-n2", "-w", "node01", *SHOW, image=image).good().splitlines()}, {"node01"}, "MASTER_ADDR")
 
 
 @test

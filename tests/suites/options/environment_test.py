@@ -88,6 +88,89 @@ def a_locale_of_the_image_is_kept(cluster):
 
 
 @test
+def language_of_the_job_is_dropped_with_every_category(cluster):
+    given = ["LC_CTYPE=UTF-8", "LC_TIME=de_DE", "LC_MESSAGES=de_DE"]
+    cluster.bash("env | grep -c ^LC_ || true", env=given).good("0")
+    equal(variable(cluster, "LC_CTYPE", "--container-env=LC_CTYPE", env=given), "UTF-8", "LC_CTYPE that is asked for")
+    cluster.srun("perl", "-e", "1", env=given).good("")
+
+
+def image_with(cluster, name, *variables):
+    return Image(f"suites/{name}", [[("marker", b"")]], {"Env": ["PATH=/usr/bin:/bin", *variables]}, below=cluster.base_layout)
+
+
+OF_ANOTHER_USER = ("HOME=/home/jovyan", "USER=jovyan", "LOGNAME=jovyan", "SHELL=/bin/zsh", "PWD=/nowhere")
+OF_ANOTHER_STEP = ("SLURM_JOB_ID=999", "SLURM_PROCID=7", "SLURM_STEP_NODELIST=nowhere", "SLURM_OF_NONE=1", "SLURMD_NODENAME=x",
+                   "PMIX_RANK=9", "PMI_RANK=9", "OMPI_COMM_WORLD_RANK=9", "OMPI_MCA_btl=self")
+OF_ANOTHER_LAUNCH = ("RANK=0", "WORLD_SIZE=1", "LOCAL_RANK=0", "MASTER_ADDR=localhost", "MASTER_PORT=29500")
+
+
+@test
+def user_of_the_image_does_not_count(cluster):
+    image = image_with(cluster, "of-a-user", *OF_ANOTHER_USER)
+    show = ("bash", "-c", "echo $HOME $USER $LOGNAME $SHELL $PWD ~")
+    mine = "/home/alice alice alice /bin/bash /workspace /home/alice"
+    for options in ((), ("--container-mount-home",), ("--container-private",), ("--container-contain",), ("--export=NONE",)):
+        cluster.srun(*options, *show, image=image).good(mine)
+    cluster.srun("--container-remap-root", *show, image=image).good("/root root root /bin/bash /workspace /root")
+    cluster.srun("--container-env=HOME", *show, image=image, env=["HOME=/of/the/job"]).good("/of/the/job alice alice /bin/bash /workspace /of/the/job")
+    cluster.srun("--container-env=HOME=/set", *show, image=image).good("/set alice alice /bin/bash /workspace /set")
+    cluster.srun("-w", "node01", "--container-name=of-a-user", *show, image=image).good(mine)
+    cluster.run("srun", "-w", "node01", "--container-name=of-a-user", *show).good(mine)
+    cluster.run("srun", "-w", "node01", "--container-name=of-a-user:remove", "true").good()
+    cluster.batch(f"#!/bin/bash\n{show[2]}\n", f"--container-image={cluster.name_of(image)}").good(mine)
+
+
+@test
+def slurm_variables_of_the_image_do_not_count(cluster):
+    image = image_with(cluster, "of-a-step", *OF_ANOTHER_STEP)
+    show = ("sh", "-c", "echo $SLURM_PROCID $SLURM_STEP_NODELIST ${SLURM_OF_NONE-} $SLURMD_NODENAME ${PMI_RANK-} ${PMIX_RANK-} ${OMPI_COMM_WORLD_RANK-} $OMPI_MCA_btl; test $SLURM_JOB_ID != 999")
+    out = cluster.srun("-n2", "-w", "node01", *show, image=image).good()
+    equal(sorted(out.splitlines()), ["0 node01 node01 self", "1 node01 node01 self"], "variables")
+    script = "#!/bin/sh\ntest $SLURM_JOB_ID != 999 && echo $SLURM_ARRAY_TASK_ID ${SLURM_PROCID}\n"
+    cluster.batch(script, "--array=3", f"--container-image={cluster.name_of(image)}").good("3 0")
+    done = cluster.srun("--container-slurm", "--mpi=none", "srun", "--overlap", "-n1", "sh", "-c", "echo step $SLURM_PROCID", image=image, timeout=60)
+    done.good("step 0")
+
+
+@test
+def launch_variables_of_the_image_do_not_count_for_several_tasks(cluster):
+    image = image_with(cluster, "of-a-launch", *OF_ANOTHER_LAUNCH)
+    show = ("sh", "-c", "echo ${RANK-} ${WORLD_SIZE-} ${LOCAL_RANK-} ${MASTER_ADDR-} ${MASTER_PORT-}")
+    port = lambda line: 61000 <= int(line.split()[4]) <= 65535
+    for options in (("-n2", "-w", "node01"), ("-N2", "-n2"), ("-n2", "-w", "node01", "--container-private"), ("-n2", "-w", "node01", "--container-remap-root")):
+        lines = sorted(cluster.srun(*options, *show, image=image).good().splitlines())
+        equal([line.split()[:2] for line in lines], [["0", "2"], ["1", "2"]], "RANK and WORLD_SIZE")
+        expect(all(line.split()[3] == "node01" and port(line) for line in lines), f"the places to meet are {lines}")
+    cluster.srun("-n1", *show, image=image).good("0 1 0 localhost 29500")
+    cluster.srun("-n1", *show, image=image, env=["MASTER_ADDR=elsewhere"]).good("elsewhere")
+    cluster.srun("-n2", "-w", "node01", "--container-env=RANK=5,WORLD_SIZE=9", *show, image=image).good()
+    done = cluster.run("srun", "-n1", f"--container-image={cluster.name_of(image)}", *show, ":", "-n1", f"--container-image={cluster.name_of(image)}", *show)
+    equal(sorted(line.split()[:2] for line in done.good().splitlines()), [["0", "2"], ["1", "2"]], "RANK and WORLD_SIZE of components")
+
+
+@test
+def gpu_variables_of_the_job_count(cluster):
+    image = image_with(cluster, "of-a-gpu", "CUDA_VISIBLE_DEVICES=7", "ROCR_VISIBLE_DEVICES=7", "GPU_DEVICE_ORDINAL=7", "ZE_AFFINITY_MASK=7")
+    show = ("sh", "-c", "echo $CUDA_VISIBLE_DEVICES $GPU_DEVICE_ORDINAL")
+    outside = cluster.run("srun", "--gres=gpu:2", *show).good()
+    expect("7" not in outside and outside != "", "Slurm sets no variable", None)
+    cluster.srun("--gres=gpu:2", "--no-container-gpu", *show, image=image).good(outside)
+    cluster.srun("--gres=gpu:2", "--no-container-gpu", "--container-env=GPU_DEVICE_ORDINAL=5", *show, image=image).good(f"{outside.split()[0]} 5")
+    cluster.srun("--no-container-gpu", *show, image=image).good("7 7")
+
+
+@test
+def explain_says_which_class_a_value_has(cluster):
+    image = image_with(cluster, "of-all", *OF_ANOTHER_USER, *OF_ANOTHER_STEP, *OF_ANOTHER_LAUNCH)
+    done = cluster.srun("-n2", "-w", "node01", "--container-explain", "--container-env=LOCAL_RANK=4", "true", image=image, env=["MASTER_PORT=1234"])
+    said = {line.split(":", 1)[1].split("=")[0].strip(): line.rpartition("(")[2].rstrip(")") for line in done.messages() if line.startswith("variable:")}
+    wanted = {"HOME": "user, not the image's", "SLURM_PROCID": "slurm, not the image's", "SLURM_JOB_UID": "slurm", "RANK": "hook",
+              "MASTER_PORT": "launch, not the image's", "LOCAL_RANK": "--container-env, not the image's", "OMPI_MCA_btl": "image"}
+    equal({name: said.get(name) for name in wanted}, wanted, "origins", done)
+
+
+@test
 def who_the_user_is_comes_from_the_node(cluster):
     cluster.bash("echo $HOME $USER $LOGNAME $SHELL").good("/home/alice alice alice /bin/bash")
 

@@ -83,7 +83,7 @@ def it_tells_every_variable_of_the_task_with_its_origin(cluster):
         shown.pop(name, None), real.pop(name, None)
     equal(shown, real, "variables")
     origins = {name: told[name][1] for name in ("GREETER", "KEPT", "MINE", "OF_JOB", "HOME", "PATH", "SLURM_PROCID")}
-    equal(origins, {"GREETER": "image", "KEPT": "job, kept", "MINE": "--container-env", "OF_JOB": "job", "HOME": "login",
+    equal(origins, {"GREETER": "image", "KEPT": "job, kept", "MINE": "--container-env", "OF_JOB": "job", "HOME": "user",
                     "PATH": "image", "SLURM_PROCID": "slurm"}, "origins")
     equal(list(told), sorted(told), "order")
 

@@ -96,6 +96,32 @@ TEST_CASE("what the user keeps or sets stays as it is, and his work directory to
   CHECK(with_workdir.workdir == "/a");
 }
 
+TEST_CASE("environment_scripts_yield_to_user_and_step") {
+  ContainerSpec spec;
+  spec.environment = {{"HOME", {"/home/alice", Origin::user}},
+                      {"SLURM_JOB_ID", {"7", Origin::slurm}},
+                      {"SLURM_STEP_NUM_TASKS", {"2", Origin::slurm}},
+                      {"RANK", {"1", Origin::hook}},
+                      {"FREE", {"1", Origin::image}}};
+  const EntrypointChanges changes{.set = {{"HOME", "/x"},
+                                          {"SLURM_JOB_ID", "9"},
+                                          {"RANK", "0"},
+                                          {"WORLD_SIZE", "1"},
+                                          {"FREE", "2"}},
+                                  .unset = {},
+                                  .workdir = ""};
+  auto of_entrypoint = spec;
+  spec.settings.environment_scripts = {"/env.sh"};
+  apply(changes, LaunchRequest{}, spec);
+  CHECK(spec.environment["HOME"].value == "/home/alice");
+  CHECK(spec.environment["SLURM_JOB_ID"].value == "7");
+  CHECK(spec.environment["RANK"].value == "1");
+  CHECK_FALSE(spec.environment.contains("WORLD_SIZE"));
+  CHECK(spec.environment["FREE"].value == "2");
+  apply(changes, LaunchRequest{}, of_entrypoint);
+  CHECK(of_entrypoint.environment["RANK"].value == "0");
+}
+
 TEST_CASE("an outcome arrives at the other tasks as it was sent, and half of one is a failure") {
   EntrypointOutcome outcome;
   outcome.changes = {.set = {{"A", "1=2\n3"}, {"B", ""}}, .unset = {"C"}, .workdir = "/w"};

@@ -2,6 +2,7 @@
 // says of hooks, mounts and variables. With SPC_WRITE_GOLDEN set the pages are written anew.
 
 #include <sys/resource.h>
+#include <algorithm>
 
 #include <cstdlib>
 #include <fstream>
@@ -108,7 +109,10 @@ class SiteOnNode {
     REQUIRE(tasks);
     for (const auto& outcome : *tasks) add(outcome, spec);
     for (const std::string& line : explain(spec, request)) {
-      const bool of_job = line.find("(job)") != std::string::npos || line.find("(slurm)") != std::string::npos || line.find("(login)") != std::string::npos;
+      constexpr std::string_view kOfJob[] = {"(job)",    "(login)", "(user)", "(slurm)",
+                                             "(launch)", "(mpi)",   "(gpu)"};
+      const bool of_job = std::ranges::any_of(
+          kOfJob, [&](std::string_view origin) { return line.find(origin) != std::string::npos; });
       if (line.starts_with("hook") || line.starts_with("mount") || (line.starts_with("variable") && !of_job)) page_ += without_limit(line) + "\n";
     }
     page_ += "\n";

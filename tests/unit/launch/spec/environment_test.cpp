@@ -55,6 +55,73 @@ TEST_CASE("the host's language goes unless it is kept or the image sets one") {
   CHECK(applied(job, image_with({}), "LANG")["LANG"] == "de_DE.UTF-8");
 }
 
+TEST_CASE("environment_language_of_host_is_dropped") {
+  const Values job{{"LC_CTYPE", "UTF-8"}, {"LC_TIME", "de_DE"}, {"LCD", "1"}};
+  CHECK(applied(job, image_with({"LC_TIME=C"})) ==
+        applied({{"LCD", "1"}}, image_with({"LC_TIME=C"})));
+  CHECK(applied(job, image_with({}), "LC_CTYPE")["LC_CTYPE"] == "UTF-8");
+}
+
+TEST_CASE("environment_user_is_never_the_images") {
+  const auto image = image_with(
+      {"HOME=/home/jovyan", "USER=jovyan", "LOGNAME=jovyan", "SHELL=/bin/fish", "PWD=/image"});
+  auto task = applied({{"HOME", "/elsewhere"}}, image);
+  CHECK(task["HOME"] == "/home/alice");
+  CHECK(task["USER"] == "alice");
+  CHECK(task["LOGNAME"] == "alice");
+  CHECK(task["SHELL"] == "/bin/zsh");
+  CHECK(task["PWD"] == "/work");
+  CHECK(applied({}, image, "", "HOME=/site")["HOME"] == "/site");
+  CHECK(applied({{"HOME", "/job"}}, image, "HOME")["HOME"] == "/job");
+  CHECK(merge_environment({}, image, {}, {}, UserIdentity{}, "/").contains("USER") == false);
+}
+
+TEST_CASE("environment_slurm_is_never_the_images") {
+  const Values job{{"SLURM_JOB_ID", "7"}, {"SLURMD_NODENAME", "node01"}};
+  auto task = applied(job, image_with({"SLURM_JOB_ID=999", "SLURM_PROCID=7", "SLURMD_NODENAME=x",
+                                       "PMIX_RANK=3", "PMIX_MCA_gds=hash"}));
+  CHECK(task["SLURM_JOB_ID"] == "7");
+  CHECK(task["SLURMD_NODENAME"] == "node01");
+  CHECK_FALSE(task.contains("SLURM_PROCID"));
+  CHECK_FALSE(task.contains("PMIX_RANK"));
+  CHECK(task["PMIX_MCA_gds"] == "hash");
+}
+
+TEST_CASE("environment_launch_variables_are_one_set") {
+  const auto image =
+      image_with({"RANK=0", "WORLD_SIZE=1", "MASTER_ADDR=localhost", "LOCAL_RANK=0"});
+  const auto alone = applied({{"SLURM_STEP_NUM_TASKS", "1"}}, image);
+  CHECK(alone.at("RANK") == "0");
+  CHECK(alone.at("MASTER_ADDR") == "localhost");
+  const auto several = applied({{"SLURM_STEP_NUM_TASKS", "2"}}, image);
+  for (const char* name : {"RANK", "WORLD_SIZE", "MASTER_ADDR", "LOCAL_RANK"})
+    CHECK_FALSE(several.contains(name));
+  auto given = applied({{"SLURM_STEP_NUM_TASKS", "1"}, {"MASTER_ADDR", "node01"}}, image);
+  CHECK(given["MASTER_ADDR"] == "node01");
+  CHECK_FALSE(given.contains("RANK"));
+  CHECK(applied({{"SLURM_STEP_NUM_TASKS", "2"}}, image, "RANK=5", "WORLD_SIZE=6")["RANK"] == "5");
+}
+
+TEST_CASE("environment_gpus_are_the_jobs_if_set") {
+  const auto image = image_with({"CUDA_VISIBLE_DEVICES=0", "ZE_AFFINITY_MASK=0"});
+  auto task = applied({{"CUDA_VISIBLE_DEVICES", "2,3"}}, image);
+  CHECK(task["CUDA_VISIBLE_DEVICES"] == "2,3");
+  CHECK(task["ZE_AFFINITY_MASK"] == "0");
+}
+
+TEST_CASE("environment_origin_names_the_class") {
+  const auto task = merged({{"SLURM_JOB_ID", "7"}, {"RANK", "1"}, {"CUDA_VISIBLE_DEVICES", "1"}},
+                           image_with({"SLURM_JOB_ID=9", "HOME=/x"}));
+  CHECK(name_of(task.at("SLURM_JOB_ID").origin) == std::string("slurm"));
+  CHECK(task.at("SLURM_JOB_ID").over_image);
+  CHECK(name_of(task.at("HOME").origin) == std::string("user"));
+  CHECK(task.at("HOME").over_image);
+  CHECK(name_of(task.at("RANK").origin) == std::string("launch"));
+  CHECK(name_of(task.at("CUDA_VISIBLE_DEVICES").origin) == std::string("gpu"));
+  CHECK_FALSE(task.at("RANK").over_image);
+  CHECK(name_of(Origin::job) == std::string("job"));
+}
+
 TEST_CASE("HOME, USER, SHELL, PATH and PWD are the container's") {
   auto task = applied({{"PATH", "/opt/slurm/bin"}, {"HOME", "/elsewhere"}, {"PWD", "/job"}}, image_with({}));
   CHECK(task["HOME"] == "/home/alice");
@@ -137,7 +204,7 @@ TEST_CASE("every variable knows where it comes from") {
   CHECK(task.at("SLURM_PROCID").origin == Origin::slurm);
   CHECK(task.at("KEPT").origin == Origin::kept);
   CHECK(task.at("OF_IMAGE").origin == Origin::image);
-  CHECK(task.at("HOME").origin == Origin::login);
+  CHECK(task.at("HOME").origin == Origin::user);
   CHECK(task.at("OF_SITE").origin == Origin::site);
   CHECK(task.at("MINE").origin == Origin::option);
   CHECK_FALSE(task.contains("LANG"));
