@@ -80,8 +80,16 @@ Result<void> plan_mounts(const OrderRequest& with, ContainerOrder& order) {
   if (order.joins && (named.namespaces() & own_user) != 0) ignore_mounts(request, task.log);
   const bool by_default = terms.site.mount_home.value_or(terms.policy.mount_home != 0) && !order.joins;
   order.mounts_home = !request.contain && request.mount_home.value_or(by_default);
-  order.covers_home = order.mounts_home || (request.contain && !order.joins);
-  if (order.covers_home) order.spec.user = UserIdentity::of_this_process();
+  const bool hides_home = request.contain && !order.joins;
+  if (order.mounts_home || hides_home) order.spec.user = UserIdentity::of_job(task.job);
+  if (order.mounts_home) {
+    auto usable = check_home(order.spec.user.home, false);
+    if (!usable && request.mount_home)
+      return std::move(usable).error().during("--container-mount-home");
+    if (!usable) task.log.write(LogLevel::warning, "not mounted: " + usable.error().message());
+    order.mounts_home = usable.has_value();
+  }
+  order.covers_home = order.mounts_home || hides_home;
   const auto run_hooks = [&](HostSide& so_far) -> Result<void> {
     if (!order.joins) order.hooks = SPC_TRY(PreparedHooks::prepare(with.hooks, so_far));
     return {};
@@ -201,9 +209,10 @@ Result<void> send_file(const ContainerOrder& order, std::uint32_t number, int se
   return {};
 }
 
-RootSetup root_setup(ContainerOrder& order, const NamedStart& named) {
+RootSetup root_setup(ContainerOrder& order, const NamedStart& named,
+                     const std::map<std::string, std::string>& job) {
   UserIdentity& user = order.spec.user;
-  if (!order.covers_home) user = UserIdentity::of_this_process();
+  if (!order.covers_home) user = UserIdentity::of_job(job);
   RootSetup root = std::move(order.side.root);
   root.for_other_tasks = user.for_other_tasks();
   root.container_runs = order.joins;
@@ -216,7 +225,7 @@ RootSetup root_setup(ContainerOrder& order, const NamedStart& named) {
   const std::string home = (root.namespaces & own_user) != 0 ? user.as_root().home : user.home;
   if (order.covers_home) move_mount_target(root, user.home, home);
   // Programs expect that HOME exists.
-  if (!order.mounts_home && home != "/") root.directories.push_back(home);
+  if (!order.mounts_home && check_home(home, true)) root.directories.push_back(home);
   return root;
 }
 

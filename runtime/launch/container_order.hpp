@@ -60,7 +60,8 @@ Result<void> send_sources(const ContainerOrder& order, int agent);
 /// are mounted.
 Result<void> send_file(const ContainerOrder& order, std::uint32_t number, int server);
 /// How to set up the root. To be asked while the builder works, and not later: who the user is would be answered inside by
-/// the image's name service.
-RootSetup root_setup(ContainerOrder& order, const NamedStart& named);
+/// the image's name service. `job`: its variables.
+RootSetup root_setup(ContainerOrder& order, const NamedStart& named,
+                     const std::map<std::string, std::string>& job);
 
 }  // namespace spc

@@ -109,7 +109,7 @@ Result<Leader::Ordered> Leader::order(const Terms& terms, TaskHooks& hooks) {
         });
   }
   SPC_TRY(send(order, flags, line_.socket()));
-  container.root = root_setup(order, named_);
+  container.root = root_setup(order, named_, task_.job);
   container.spec = std::move(order.spec);
   container.security = std::move(order.security);
   container.hooks = std::move(order.hooks);

@@ -27,9 +27,48 @@ std::string group_entry(gid_t gid, const std::string& member) {
   return without_separators(entry.gr_name) + ":x:" + std::to_string(gid) + ":" + member;
 }
 
-}  // namespace
+/// What can be passed on in lines, and is a path at all; otherwise "/".
+std::string as_home(std::string_view text) {
+  constexpr std::size_t kLongest = 400;  // what the other tasks are told has to fit a message
+  const bool is_path = text.starts_with('/') && text.size() <= kLongest;
+  const bool is_plain =
+      std::ranges::none_of(text, [](unsigned char c) { return c < 0x20 || c == 0x7f; });
+  return is_path && is_plain ? std::string(text) : "/";
+}
 
-UserIdentity UserIdentity::of_this_process() {
+/// Whether the user may be called so. Another's name would take away the other's line in the
+/// image's passwd.
+bool is_free_login_name(const std::string& name) {
+  constexpr std::size_t kLongest = 100;
+  const auto is_odd = [](unsigned char c) {
+    return c <= 0x20 || c == 0x7f || c == ':' || c == '/' || c == ',';
+  };
+  if (name.empty() || name.size() > kLongest || name[0] == '-' || name[0] == '+' ||
+      std::ranges::any_of(name, is_odd))
+    return false;
+  std::vector<char> buffer(16 * 1024);
+  passwd entry{};
+  passwd* found = nullptr;
+  return ::getpwnam_r(name.c_str(), &entry, buffer.data(), buffer.size(), &found) == 0 &&
+         found == nullptr;
+}
+
+/// Takes name, home and shell from the user's variables.
+void ask_job(UserIdentity& user, const std::map<std::string, std::string>& job) {
+  const auto value = [&](const char* name) {
+    const auto found = job.find(name);
+    return found == job.end() ? std::string() : found->second;
+  };
+  for (const char* variable : {"USER", "LOGNAME", "SLURM_JOB_USER"}) {
+    if (user.name.empty() && is_free_login_name(value(variable))) user.name = value(variable);
+  }
+  user.home = as_home(value("HOME"));
+  const std::string shell = as_home(value("SHELL"));
+  if (shell != "/" && shell.find(':') == std::string::npos) user.shell = shell;
+}
+
+/// `job`: nullptr if it is not to be asked.
+UserIdentity find_user(const std::map<std::string, std::string>* job) {
   UserIdentity user;
   user.uid = ::geteuid();
   user.gid = ::getegid();
@@ -38,10 +77,11 @@ UserIdentity UserIdentity::of_this_process() {
   passwd* found = nullptr;
   if (::getpwuid_r(user.uid, &entry, buffer.data(), buffer.size(), &found) == 0 && found != nullptr) {
     user.name = without_separators(entry.pw_name);
-    user.home = without_separators(entry.pw_dir);
+    user.home = as_home(entry.pw_dir == nullptr ? "" : entry.pw_dir);
     user.shell = without_separators(entry.pw_shell);
-    if (user.home.empty() || user.home[0] != '/') user.home = "/";
     if (user.shell.empty()) user.shell = "/bin/sh";
+  } else if (job != nullptr) {
+    ask_job(user, *job);
   }
   std::vector<gid_t> groups(static_cast<std::size_t>(std::max(0, ::getgroups(0, nullptr))));
   if (!groups.empty())
@@ -53,6 +93,14 @@ UserIdentity UserIdentity::of_this_process() {
     if (auto line = group_entry(gid, user.name); !line.empty()) user.group_entries.push_back(std::move(line));
   }
   return user;
+}
+
+}  // namespace
+
+UserIdentity UserIdentity::of_this_process() { return find_user(nullptr); }
+
+UserIdentity UserIdentity::of_job(const std::map<std::string, std::string>& job) {
+  return find_user(&job);
 }
 
 std::string UserIdentity::for_other_tasks() const { return name + '\n' + home + '\n' + shell + '\n'; }
@@ -81,7 +129,8 @@ std::string UserIdentity::shadow_entry() const { return name.empty() ? "" : name
 
 std::string UserIdentity::passwd_entry() const {
   if (name.empty()) return {};
-  return name + ":x:" + std::to_string(uid) + ":" + std::to_string(gid) + "::" + home + ":" + shell;
+  return name + ":x:" + std::to_string(uid) + ":" + std::to_string(gid) +
+         "::" + (home.find(':') == std::string::npos ? home : "/") + ":" + shell;
 }
 
 }  // namespace spc

@@ -6,7 +6,7 @@ import subprocess
 import tempfile
 
 import machine
-from machine import base, home, image, start, user, wait_for
+from machine import as_user, base, home, image, start, user, wait_for
 
 
 def sh(script, *options, **more):
@@ -58,6 +58,80 @@ def test_a_hook_of_the_node_takes_part():
         assert done.status == 125 and "came in" not in done.out and "hook 50-it: " in done.err and "why" in done.err, done
     finally:
         subprocess.run(["rm", "-rf", directory if had else "/etc/spank-container"], check=False)
+
+
+def test_closed_descriptors_are_opened():
+    """No file of ours may become the command's input or output."""
+    for closed in ("0>&-", "1>&-", "2>&-", "0>&- 1>&-", "0>&- 2>&-", "1>&- 2>&-", "0>&- 1>&- 2>&-"):
+        for command in (f"run -q {base()} sh -c 'cat; ls -l /proc/self/fd/0 /proc/self/fd/1 /proc/self/fd/2 > {home}/fds; echo $GREETER > {home}/which'",
+                        f"pull -q {base()}"):
+            done = machine.run(as_user(["sh", "-c", f"exec scontainer {command} {closed}"]), "", machine.environment(), home)
+            assert done.status == 0, (closed, done)
+            assert not done.err or "2" in closed, (closed, done)
+
+
+def test_few_descriptors_are_one_error():
+    for limit in (8, 16, 32, 39):
+        for command in (("run", base(), "true"), ("pull", base())):
+            done = machine.run(as_user(["sh", "-c", f'ulimit -n {limit}; exec scontainer "$@"', "sh", *command]), "", machine.environment(), home)
+            done.fails(125, f"{limit} open files", "ulimit -n 64")
+    for limit in (40, 64, 100):
+        done = machine.run(as_user(["sh", "-c", f"ulimit -n {limit}; exec scontainer run -q {base()} true"]), "", machine.environment(), home)
+        assert done.status == 0, done
+
+
+def as_unknown(*arguments, **variables):
+    """As a user whom the machine does not know."""
+    return machine.run(["setpriv", "--reuid=61777", "--regid=61777", "--clear-groups", "scontainer", *arguments], "",
+                       machine.environment(LOGNAME=None, XDG_DATA_HOME=unknown_home(), **variables), "/")
+
+
+def unknown_home():
+    path = os.path.join(machine.work, "unknown")
+    os.makedirs(path, exist_ok=True)
+    os.chown(path, 61777, 61777)
+    return path
+
+
+def test_home_of_an_unknown_user_is_that_of_the_environment():
+    show = ("sh", "-c", 'echo "$HOME $USER"; grep :61777: /etc/passwd; echo $GREETER; touch "$HOME/of-unknown"')
+    where = unknown_home()
+    said = f"{where} dora\ndora:x:61777:61777::{where}:/bin/sh\nbase\n"
+    for options in ((), ("--mount-home",)):
+        assert as_unknown("run", "-q", *options, base(), *show, HOME=where, USER="dora").succeeds().out == said
+    assert os.path.exists(f"{where}/of-unknown")
+    as_unknown("run", "-q", base(), "sh", "-c", "! grep ^root:x:61777 /etc/passwd", HOME=where, USER="root").succeeds()
+
+
+def test_home_that_is_none_never_covers_the_image():
+    os.symlink("/", f"{home}/to-root")
+    for where in (None, "", "/", "//", "/.", "/../", "relative", "/nowhere/at/all", "/etc/hostname", "/usr", f"{home}/to-root"):
+        as_unknown("run", "-q", "--mount-home", base(), "true", HOME=where, USER="dora").fails(125, "--mount-home")
+        as_unknown("run", "-q", base(), "sh", "-c", "test $GREETER = base -a -e /workspace/replaced", HOME=where, USER="dora").succeeds()
+    os.unlink(f"{home}/to-root")
+    machine.write("/etc/spank-container/config.toml", machine.settings.replace("[registries", "mount_home = true\n[registries", 1))
+    try:
+        done = as_unknown("run", "-q", base(), "cat", "/workspace/replaced", HOME="/", USER="dora").succeeds("upper")
+        assert "warning: not mounted: " in done.err, done
+    finally:
+        machine.write("/etc/spank-container/config.toml", machine.settings)
+
+
+def test_root_is_no_target():
+    name = image("to-root", [{"to-root": "/", "marker": b"inside"}])
+    user("pull", "-q", name).succeeds()
+    for target in ("/to-root", "/to-root/to-root"):
+        user("run", "-q", f"--mounts={home}:{target}", name, "/marker").fails(125, "is the container's root")
+
+
+def test_variables_of_user_and_step_are_not_the_images():
+    name = image("of-another", [{"marker": b""}], env=["HOME=/home/jovyan", "USER=jovyan", "SLURM_JOB_ID=999", "RANK=0"])
+    tools = "--mounts=/usr:/usr:ro,/lib:/lib,/lib64:/lib64"
+    show = ("/usr/bin/env",)
+    said = user("run", "-q", tools, name, *show, LC_CTYPE="UTF-8").succeeds(f"HOME={home}\n", "USER=alice\n", "RANK=0\n").out
+    assert "SLURM_JOB_ID" not in said and "LC_CTYPE" not in said, said
+    said = user("run", "-q", tools, name, *show, SLURM_JOB_ID="7", SLURM_STEP_NUM_TASKS="2").succeeds("SLURM_JOB_ID=7\n").out
+    assert "\nRANK=" not in said, said
 
 
 def test_exit_statuses_are_those_of_podman():

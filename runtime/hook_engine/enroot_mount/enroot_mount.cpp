@@ -86,6 +86,14 @@ MakeTarget target_to_make(const EnrootFstabLine& line, const UniqueFd& source) {
   return MakeTarget::directory;
 }
 
+/// What is mounted there would be the container in place of the image.
+bool is_root(const UniqueFd& target, int root) {
+  struct stat there {};
+  struct stat top {};
+  return ::fstat(target.get(), &there) == 0 && ::fstat(root, &top) == 0 &&
+         there.st_dev == top.st_dev && there.st_ino == top.st_ino;
+}
+
 Result<void> mount_line(const EnrootFstabLine& line, int root, const char* step) {
   OpenedMount mount{line, {}, {}};
   if (has_source(line)) {
@@ -93,6 +101,9 @@ Result<void> mount_line(const EnrootFstabLine& line, int root, const char* step)
     if (!mount.source) return Error::from_errno(errno, "open " + in_quotes(line.source));
   }
   mount.target = SPC_TRY(open_in_root(root, line.target, target_to_make(line, mount.source)));
+  const bool covers = line.mounts() && !line.detach && (line.flags & MS_REMOUNT) == 0;
+  if (covers && is_root(mount.target, root))
+    return Error::from_errno(EBUSY, "mount at the container's root");
   if (step == nullptr) return mount_alone(mount);
   const auto socket = SPC_TRY(connect_to(step));
   return mount_by_step(mount, socket.get());

@@ -4,11 +4,14 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <climits>
 #include <ctime>
+#include <iterator>
 
 #include "base/format.hpp"
+#include "base/text.hpp"
 #include "image/reference/named_image.hpp"
 #include "launch/host/data_file.hpp"
 #include "launch/host/own_cgroup.hpp"
@@ -130,6 +133,39 @@ void HostSide::added_for(const std::string& whom) {
   }
 }
 
+Result<void> check_home(const std::string& home, bool is_hidden) {
+  constexpr std::string_view kOfImages[] = {
+      "/bin",       "/boot",          "/dev",      "/etc",       "/lib",     "/lib32",
+      "/lib64",     "/libx32",        "/opt",      "/proc",      "/run",     "/sbin",
+      "/sys",       "/tmp",           "/usr",      "/usr/bin",   "/usr/lib", "/usr/lib64",
+      "/usr/local", "/usr/local/bin", "/usr/sbin", "/usr/share", "/var"};
+  constexpr std::string_view kWhole[] = {"/dev/", "/etc/", "/proc/", "/sys/"};
+  const std::string place = normal_path(home);
+  const auto refuse = [&](const char* why) {
+    return Error(ErrorKind::invalid, formatted("the home directory {} {}", in_quotes(home), why))
+        .hint("mount what you need: --container-mounts=DIRECTORY");
+  };
+  if (place == "/") {
+    return Error(ErrorKind::invalid, "the node does not know the user's home directory, or it is /")
+        .hint("the administrator has to make the user known on the node");
+  }
+  const bool is_below =
+      std::ranges::any_of(kWhole, [&](std::string_view whole) { return place.starts_with(whole); });
+  if (is_below || std::ranges::find(kOfImages, place) != std::end(kOfImages))
+    return refuse("would cover the image's");
+  if (is_hidden) return {};
+  struct stat status {};
+  struct stat root {};
+  if (::stat(home.c_str(), &status) != 0) {
+    return Error::from_errno(errno, "open the home directory " + in_quotes(home))
+        .hint("it must exist on every node of the step");
+  }
+  if (!S_ISDIR(status.st_mode)) return refuse("is not a directory");
+  const bool is_root =
+      ::stat("/", &root) == 0 && root.st_dev == status.st_dev && root.st_ino == status.st_ino;
+  return is_root ? refuse("is the node's root directory") : Result<void>();
+}
+
 Result<HostSide> gather(const LaunchRequest& request, const std::string& home,
                         const std::map<std::string, std::string>& environment, Log& log, ContainerState state,
                         const std::function<Result<void>(HostSide&)>& before_mounts) {
@@ -140,7 +176,7 @@ Result<HostSide> gather(const LaunchRequest& request, const std::string& home,
   if (is_new) SPC_TRY(add_host_files(side));
   side.added_for("every container");
   if (request.contain) {
-    if (home.starts_with('/') && home != "/") add_tmpfs(side, home, 0, 0, {}, home);
+    if (check_home(home, true)) add_tmpfs(side, home, 0, 0, {}, home);
   } else if (!home.empty()) {
     SPC_TRY_DURING("--container-mount-home", add_source(side, home, home, 0, home));
   }

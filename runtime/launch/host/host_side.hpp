@@ -43,6 +43,11 @@ Result<void> add_source(HostSide& side, const std::string& source, const std::st
 void add_tmpfs(HostSide& side, const std::string& target, std::uint32_t flags, std::uint64_t size, std::optional<unsigned> mode,
                const std::string& shown_as);
 
+/// Returns whether the home directory can be mounted or, if `is_hidden`, covered by a tmpfs in
+/// every image. An Error says why not: it would cover the image, there is none, or it is not a
+/// directory.
+Result<void> check_home(const std::string& home, bool is_hidden);
+
 /// For a running container, only what this step requests is added.
 /// `home`: the user's home directory if it is mounted (or, with --container-contain, hidden), otherwise empty. `environment`: the
 /// job's. A missing optional mount causes a warning in `log`. `before_mounts` adds what the requested mounts

@@ -109,6 +109,16 @@ class MountsOfBuilder {
 /// Whether it says where it lies: no link was followed on the way.
 bool says_where(const std::string& path) { return path[0] == '/' && normal_path(path) == path; }
 
+/// What is mounted at the root would be the container in place of the image.
+Result<UniqueFd> refuse_root(UniqueFd target, const std::string& path) {
+  struct stat there {};
+  struct stat root {};
+  const bool known = ::fstat(target.get(), &there) == 0 && ::stat("/", &root) == 0;
+  if (known && (there.st_dev != root.st_dev || there.st_ino != root.st_ino)) return target;
+  return Error(ErrorKind::invalid, "mount target " + in_quotes(path) + " is the container's root")
+      .hint("if it is a link of the image, choose another target");
+}
+
 bool lies_in(const std::string& path, const std::string& directory) {
   return path == directory || (path.starts_with(directory) && path[directory.size()] == '/');
 }
@@ -130,16 +140,16 @@ AttachSource attach_by(int builder) {
 
 Result<UniqueFd> MountTargets::open(const std::string& path, bool directory) {
   const bool apart = std::ranges::none_of(begun_, [&](const std::string& other) { return lies_in(path, other); });
-  if (apart && says_where(path)) {
+  if (apart && says_where(path) && path != "/") {
     UniqueFd target = open_resolved(AT_FDCWD, path.c_str(), O_PATH | (directory ? O_DIRECTORY : 0), RESOLVE_NO_SYMLINKS);
     if (target) {
-      begun_.push_back(path == "/" ? "" : path);
+      begun_.push_back(path);
       return target;
     }
   }
   SPC_TRY(settle());
   begun_.emplace_back();  // wherever it lies: everything is below it
-  return open_target(path, directory);
+  return refuse_root(SPC_TRY(open_target(path, directory)), path);
 }
 
 Result<void> MountTargets::settle() {

@@ -38,7 +38,8 @@ class MountTargets {
  public:
   explicit MountTargets(const AttachSource& attach) : attach_(attach) {}
 
-  /// As open_target(), for the mount that begins next.
+  /// As open_target(), for the mount that begins next. ErrorKind::invalid for the container's root:
+  /// whatever wants a mount, its target comes this way.
   Result<UniqueFd> open(const std::string& path, bool directory);
   /// Waits for all that have begun.
   Result<void> settle();

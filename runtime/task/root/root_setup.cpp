@@ -189,7 +189,9 @@ Result<void> attach_targets(const RootSetup& root, const std::vector<bool>& made
     const MountTarget& mount_target = root.targets[i];
     if (!made[kHostTargets.size() + i] || !mount_target.wanted) continue;
     const auto target = targets.open(mount_target.target, mount_target.directory);
-    if (!target && mount_target.optional && target.error().sys_errno() == EACCES) continue;
+    const bool refused = !target && (target.error().sys_errno() == EACCES ||
+                                     target.error().kind() == ErrorKind::invalid);
+    if (refused && mount_target.optional) continue;
     if (!target) return target.error();
     if (mount_target.by_user) SPC_TRY(refuse_hidden_way(target->get(), mount_target));
     SPC_TRY(attach.begin(static_cast<std::uint32_t>(i), *target, mount_target.shown_as));

@@ -14,6 +14,7 @@
 #include "base/socket.hpp"
 #include "image/reference/file_url.hpp"
 #include "launch/host/data_file.hpp"
+#include "launch/host/host_side.hpp"
 #include "launch/host/security_profiles.hpp"
 #include "launch/inside/image_files.hpp"
 #include "launch/inside/missing_program.hpp"
@@ -244,7 +245,12 @@ struct UserRun {
     }
     // Of several the first that exists is meant, which a shell would not say.
     if (commands.size() == 1 && !commands.front().empty()) {
-      commands.front() = settings.after_scripts(std::move(commands.front()), options.request.environment.values);
+      auto kept = options.request.environment.values;
+      for (const auto& [name, value] : environment) {
+        const VariableClass* const own = class_of(name);
+        if (own != nullptr && own->image != ImageValue::always) kept.emplace(name, value);
+      }
+      commands.front() = settings.after_scripts(std::move(commands.front()), kept);
     }
     return security.apply();
   }
@@ -361,7 +367,11 @@ Result<int> run_as_user(const Places& places, const Arguments& arguments, RunOpt
   UserRun run(arguments, options, places, fixed);
   run.config = SPC_TRY(read_config(places.config));
   if (!options.request.writable) options.request.writable = run.config.writable;
-  if (!options.request.mount_home) options.request.mount_home = run.config.mount_home;
+  if (!options.request.mount_home && run.config.mount_home) {
+    const auto usable = check_home(UserIdentity::of_job(own_environment()).home, false);
+    if (!usable) report_error("warning: not mounted: " + usable.error().message());
+    options.request.mount_home = usable.has_value();
+  }
   const std::string key = share_key(arguments);
   run.shared = !key.empty();
   run.security = SPC_TRY(read_security(options.request, SitePolicy::read(), options.map == RootMap::root));

@@ -124,7 +124,7 @@ RootSetup root_setup_of(HostSide side, const UserIdentity& user, RootMap map, bo
   }
   root.has_strange_groups = ::getgroups(0, nullptr) > 1;
   root.namespaces = map == RootMap::root ? own_user : 0U;
-  if (!mounts_home && user.home != "/") root.directories.push_back(user.home);
+  if (!mounts_home && check_home(user.home, true)) root.directories.push_back(user.home);
   root.directories.push_back(workdir);
   return root;
 }
@@ -171,7 +171,7 @@ void leave_out_what_is_made(RootSetup& root, const PreparedHooks& hooks) {
 }  // namespace
 
 UserIdentity identity_inside(RootMap map) {
-  const UserIdentity user = UserIdentity::of_this_process();
+  const UserIdentity user = UserIdentity::of_job(as_map(environ));
   return map == RootMap::root ? user.as_root() : user;
 }
 
@@ -188,9 +188,10 @@ Result<MadeContainer> make_user_container(const MountedImage& image, const Launc
                                           RootMap map, const OfEnroot& of_enroot,
                                           const std::map<std::string, std::string>& environment, const SitePolicy& site,
                                           Log& log) {
-  const UserIdentity outside = UserIdentity::of_this_process();
+  const UserIdentity outside = UserIdentity::of_job(environment);
   const UserIdentity user = identity_inside(map);
   const bool mounts_home = request.mount_home.value_or(false) && !request.contain;
+  if (mounts_home) SPC_TRY_DURING("--mount-home", check_home(outside.home, false));
   // Its copy of the mounts: the parent keeps the image mounted and the host in sight.
   if (::unshare(CLONE_NEWNS) != 0) return Error::from_errno(errno, "create a mount namespace");
   UniqueFd mounts(::open("/proc/self/ns/mnt", O_RDONLY | O_CLOEXEC));

@@ -159,6 +159,10 @@ def hooks_cannot_do_more_than_their_user(cluster):
     ! enroot-mount --root "${root}" - <<< "server:/x /opt nfs rw" 2> /dev/null
     ! enroot-mount --root "${root}" - <<< "/root/.ssh /opt none bind" 2> /dev/null
     ! enroot-mount --root "${root}" - <<< "/etc/shadow /opt/s none x-create=file,bind" || ! cat "${root}/opt/s" 2> /dev/null
+    ln -s / "${root}/to-root"
+    for target in / /to-root; do
+        if enroot-mount --root "${root}" - <<< "/home/shared ${target} none bind" 2> /dev/null; then echo covered; exit 9; fi
+    done
     cp /usr/bin/id "${root}/suid"; chmod 4755 "${root}/suid"
     enroot-mount --root "${root}" - <<< "/usr/bin /opt/bin none x-create=dir,bind,suid,dev"
     """

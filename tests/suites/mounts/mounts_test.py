@@ -1,10 +1,14 @@
 """What --container-mounts, --container-contain and --container-tmpfs-size do; what is refused is in errors_test.py."""
+import contextlib
+import json
 import os
+import pathlib
 import subprocess
 import time
 
 from cluster import kill_all
 from command import OPEN
+from images import Image
 from harness import equal, expect, test
 from site_files import Files, rules
 
@@ -347,3 +351,100 @@ def a_server_of_data_that_is_killed_is_an_error_of_the_read(cluster):
     done.good("up\n1")
     expect("not connected" in done.err, "the reader saw no error", done)
     cluster.must_be_quiet(within=2)
+
+
+# --- the home directory ----------------------------------------------------------------------------------------------
+
+IN_IMAGE = "cat /workspace/replaced"
+
+@contextlib.contextmanager
+def home_of_alice(cluster, home):
+    path = pathlib.Path(cluster.inside("node01", "/etc/passwd"))  # the head has one of its own
+    before = path.read_text()
+    path.write_text(before.replace(":/home/alice:", f":{home}:"))
+    try:
+        yield
+    finally:
+        path.write_text(before)
+
+
+@test
+def home_of_an_unknown_user_is_that_of_the_job(cluster):
+    show = ("bash", "-c", "id -un; echo $HOME $USER $SHELL; grep :2003: /etc/passwd")
+    known = "carol\n/home/carol carol /bin/bash\ncarol:x:2003:2003::/home/carol:/bin/bash"
+    for options in ((), ("--container-mount-home",), ("--container-contain",), ("-n1", "--container-private")):
+        cluster.srun(*options, *show, user="carol").good(known)
+    cluster.bash(f"{IN_IMAGE}; touch ~/of-carol; test -O ~/of-carol", "--container-mount-home", user="carol").good("upper")
+    expect(os.path.exists(os.path.join(cluster.home, "carol/of-carol")), "the home that was mounted is not carol's")
+    cluster.batch(f"#!/bin/bash\n{show[2]}\n", f"--container-image={cluster.name_of('base')}", "--chdir=/tmp", "-o/home/carol/%A.out", user="carol").good(known)
+    cluster.srun("--container-remap-root", "bash", "-c", "id -un; echo $HOME", user="carol").good("root\n/root")
+    # Another user's name would be hers in the image's passwd.
+    cluster.srun("--container-mount-home", "bash", "-c", "id -un; ! grep -E '^(root|alice):[^:]*:2003' /etc/passwd", env=["USER=root", "LOGNAME=alice"], user="carol").good("carol")
+
+
+@test
+def home_that_is_none_never_covers_the_image(cluster):
+    os.path.lexists(os.path.join(cluster.shared, "to-root")) or os.symlink("/", os.path.join(cluster.shared, "to-root"))
+    homes = (["-u", "HOME"], *(["HOME=" + home] for home in (
+        "", "/", "//", "/.", "/../", "/home/..", "relative", "/nowhere/at/all", "/etc/hostname", "/usr", "/etc/", "/proc/self",
+        "/home/shared/to-root", "/home/a\nb", "/" + "x" * 5000)))
+    for home in homes:
+        for options in ((), ("--container-remap-root",)):
+            done = cluster.srun("--container-mount-home", *options, "sh", "-c", IN_IMAGE, env=home, user="carol")
+            expect(done.rc == 1 and len(done.errors()) == 1 and "--container-mount-home" in done.errors()[0], f"not one error for {home}", done)
+        done = cluster.srun("sh", "-c", IN_IMAGE, env=home, user="carol")
+        expect(done.good() == "upper" and not done.messages(), f"the container without a home for {home} is another", done)
+    with rules(cluster, "mount_home = true\n"):
+        for home in homes:
+            done = cluster.srun("sh", "-c", IN_IMAGE, env=home, user="carol")
+            expect(done.good() == "upper" and "warning: not mounted: " in done.err, f"no warning for {home}", done)
+        for option in ("--container-contain", "--no-container-mount-home"):
+            cluster.srun(option, "sh", "-c", IN_IMAGE, env=["HOME=/"], user="carol").good("upper")
+
+
+@test
+def home_of_the_node_never_covers_the_image(cluster):
+    for home in ("/", "//", "/.", "/usr", "/nonexistent"):
+        with home_of_alice(cluster, home):
+            done = cluster.srun("-w", "node01", "--container-mount-home", "sh", "-c", IN_IMAGE)
+            expect(done.rc == 1 and "--container-mount-home" in done.err and "upper" not in done.out, f"not refused: {home}", done)
+            cluster.srun("-w", "node01", "sh", "-c", IN_IMAGE).good("upper")
+
+
+@test
+def home_with_odd_characters_is_mounted(cluster):
+    for name in ("two words", "co:lon", "quo\"te", "com,ma"):
+        path = os.path.join(cluster.shared, name)
+        os.makedirs(path, exist_ok=True)
+        os.chown(path, 2003, 2003)
+        home = f"HOME=/home/shared/{name}"
+        done = cluster.srun("--container-mount-home", "sh", "-c", f'{IN_IMAGE}; cd "$HOME" && pwd && : >mine && grep -c ^carol:x:2003: /etc/passwd', env=[home], user="carol")
+        done.good(f"upper\n/home/shared/{name}\n1")
+        expect(os.path.exists(os.path.join(path, "mine")), f"{name} was not mounted")
+
+
+# --- the root is no target -------------------------------------------------------------------------------------------
+
+@test
+def link_to_the_root_is_no_target(cluster):
+    image = Image("suites/to-root", [[("to-root", "-> /"), ("deep/er", "-> ../deep/.."), ("home/alice", "-> /"), ("marker", b"inside\n")]], below=cluster.base_layout)
+    inside = ("sh", "-c", "cat /marker")
+    cluster.srun(*inside, image=image).good("inside")
+
+    def refused(*options, env=()):
+        done = cluster.srun(*options, *inside, image=image, env=env)
+        expect(done.rc != 0 and "inside" not in done.out and "is the container's root" in done.err, f"{options} {env} are not refused", done)
+
+    for target in ("/to-root", "/deep/er", "/to-root/./to-root", "/deep/er/to-root/"):
+        refused(f"--container-mounts=/home/shared:{target}")
+        refused(f"--container-mounts=tmpfs:{target}", "--container-remap-root")
+        refused(f"--container-mounts=/home/shared:{target}:ro", "--container-private")
+    refused(env=["SCONTAINER_MOUNTS=/home/shared:/to-root"])
+    refused("--container-mount-home")
+    with rules(cluster, 'mounts = ["/home/shared:/to-root"]\n'):
+        refused()
+    with rules(cluster, "enroot_compat = true\n"), Files(cluster, {"enroot/mounts.d/10.fstab": "/home/shared /to-root none x-create=dir,bind\n"}):
+        refused()
+    with Files(cluster, {"cdi/root.json": json.dumps({"cdiVersion": "0.6.0", "kind": "suites.test/root", "devices": [
+            {"name": "it", "containerEdits": {"mounts": [{"hostPath": "/home/shared", "containerPath": "/to-root"}]}}]})}):
+        refused("--container-device=suites.test/root=it")
