@@ -82,6 +82,18 @@ def merged_layers_show_what_single_ones_would(cluster):
 
 
 @test
+def merged_layers_serve_scontainer_run_by_few_processes(cluster):
+    layers, shown = many(40, "own")
+    image = cluster.push(Image("suites/many-own", layers, below=cluster.base_layout))
+    running = cluster.start("scontainer", "run", image, "bash", "-c", f"{SHOW}; echo ready; sleep 5")
+    running.await_text("ready", 60)
+    servers = cluster.processes("head", "fuse")
+    said = running.end(40).out
+    equal(said, f"{shown}\nready\n", "what the layers say")
+    expect(0 < len(servers) <= 7, f"{len(servers)} processes serve the layers")
+
+
+@test
 def merged_file_is_only_for_owners_of_all_its_blobs(cluster):
     """bob has the manifest of alice's image, its configuration, and all blobs but one of those that were merged."""
     layers, shown = many(20, "hers")
