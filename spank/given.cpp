@@ -8,8 +8,8 @@ namespace spank_container {
 namespace {
 
 /// Where Slurm keeps an option of the sbatch or salloc around.
-std::string variable_of_slurm(const spc_option& row) {
-  std::string name = std::string("SLURM_SPANK__SLURM_SPANK_OPTION_") + own_plugin + "_" + row.name;
+std::string variable_of_slurm(const spc_option& row, const char* plugin = own_plugin) {
+  std::string name = std::string("SLURM_SPANK__SLURM_SPANK_OPTION_") + plugin + "_" + row.name;
   std::replace(name.begin(), name.end(), '-', '_');
   return name;
 }
@@ -44,6 +44,16 @@ std::vector<GivenOption> with_lists(std::span<const GivenOption> given, GetVaria
 }
 
 }  // namespace
+
+void take_over_options_of(const char* plugin) {
+  for (const spc_option& row : option_table()) {
+    const std::string theirs = variable_of_slurm(row, plugin);
+    const char* const value = ::getenv(theirs.c_str());
+    if (value == nullptr) continue;
+    ::setenv(variable_of_slurm(row).c_str(), value, 0);
+    ::unsetenv(theirs.c_str());
+  }
+}
 
 std::vector<GivenOption> without_beaten(std::span<const GivenOption> given, GetVariable get, void* arg) {
   std::vector<GivenOption> inherited;

@@ -24,6 +24,10 @@ using GetVariable = bool (*)(const char* name, std::string& value, void* arg);
 /// So the node gets this in variables of the step. Their names start with SLURM_SPANK_ because
 /// --export=NONE removes most others.
 
+/// In srun, sbatch and salloc, before Slurm reads them: the options that the sbatch or salloc around
+/// has given to another plugin, pyxis for example, become this plugin's.
+void take_over_options_of(const char* plugin);
+
 /// In srun, sbatch and salloc, for the options of one component: without the values of the environment that the command
 /// line overrides.
 std::vector<GivenOption> without_beaten(std::span<const GivenOption> given, GetVariable get, void* arg);

@@ -117,8 +117,8 @@ int slurm_spank_init(spank_t spank, int argc, char** argv) {
   if (std::find(argv, argv + argc, std::string_view("messages=pyxis")) != argv + argc) state.prefix = "pyxis: ";
   if (spank_context() == S_CTX_REMOTE) state.is_peer_asked = is_set(spank, kAskedOf[!is_pyxis()]);
   switch (spank_context()) {
-    case S_CTX_ALLOCATOR: return has_options_in_allocator() ? register_options(spank) : 0;
-    case S_CTX_LOCAL:
+    case S_CTX_ALLOCATOR:
+    case S_CTX_LOCAL: return has_options() ? register_options(spank) : 0;
     case S_CTX_REMOTE: return register_options(spank);
     case S_CTX_SLURMD: return on_node(spc_node_setup);
     default: return 0;

@@ -205,12 +205,16 @@ void unset_variable(const char* name, void* spank) { spank_unsetenv(static_cast<
 
 }  // namespace
 
-bool has_options_in_allocator() { return read_settings(state.settings).in_allocator; }
+bool has_options() {
+  if (is_pyxis() && has_peer()) return false;
+  own_plugin = plugin_name;
+  if (!is_pyxis()) take_over_options_of("pyxis");
+  return spank_context() == S_CTX_LOCAL || read_settings(state.settings).in_allocator;
+}
 
 int refuse_early(spank_t spank) {
   open_closed_streams();  // first: a descriptor gets the lowest number that is free
   if (is_pyxis() && has_peer()) return 0;  // the options are those of spank_container
-  own_plugin = plugin_name;
   spc_runtime* runtime = nullptr;
   if (spc_open(tell_warning, nullptr, &runtime) != SPC_OK) return -1;
   const std::string unusable = configure(runtime);

@@ -82,8 +82,9 @@ inline State state;
 /// What stands before a line for the user. The site's wish may become known while a task waits for its container.
 const char* prefix();
 
-/// Whether the site wants the options in sbatch and salloc, too.
-bool has_options_in_allocator();
+/// In srun, sbatch and salloc: whether this plugin registers the options there. Options that a job has
+/// from a login host with pyxis become those of spank_container.
+bool has_options();
 
 /// In srun, sbatch and salloc: refuses what can be known to be wrong before anything is submitted. Returns 0, or ends the
 /// program after saying why.

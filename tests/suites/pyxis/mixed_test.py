@@ -36,8 +36,12 @@ def ours_as_pyxis(cluster):
 
 
 def compiled(cluster, name, build):
-    """The plugin's path on the machines."""
+    """The plugin's path on the machines, which may have another Slurm than this host."""
     with tempfile.TemporaryDirectory() as directory:
+        settings = open(os.path.join(cluster.state, "settings")).read()
+        root = re.search(r"^root=(.*)$", settings, re.M)[1].strip("'")
+        os.symlink(f"{root}/usr/include/slurm", os.path.join(directory, "slurm"))
+        os.environ["CPATH"] = directory
         shutil.copy(build(directory), os.path.join(cluster.shared, name))
     return f"/home/shared/{name}"
 
@@ -66,10 +70,10 @@ def nvidias(cluster):
                 os.unlink(os.path.join(cluster.shared, name))
 
 
-def must_not_run(cluster, done, why):
-    """A command of ON_HOST: it fails with these words, and has not begun."""
+def must_not_run(cluster, done, *why):
+    """A command of ON_HOST: it fails with one of these texts, and has not begun."""
     expect(done.rc != 0, "exit status 0", done)
-    expect(why in done.out + done.err, f"not said: {why}", done)
+    expect(any(text in done.out + done.err for text in why), f"not said: {why}", done)
     expect("on the host" not in done.out, "it ran on the host", done)
     equal(os.path.exists(os.path.join(cluster.home, "alice/has-run")), False, "has run")
 
@@ -138,7 +142,7 @@ def login_with_ours_and_node_with_pyxis_cannot_run(cluster):
 def login_with_ours_and_node_with_ours_as_pyxis_refuses(cluster):
     with plugins_of(cluster, "node01", ours_as_pyxis(cluster)):
         must_not_run(cluster, cluster.run("srun", *NODE, IMAGE, *ON_HOST), FROM_OURS)
-        must_not_run(cluster, cluster.run("srun", *NODE, "--export=NONE", IMAGE, *ON_HOST), NO_PLUGIN)
+        must_not_run(cluster, cluster.run("srun", *NODE, "--export=NONE", IMAGE, *ON_HOST), NO_PLUGIN, FROM_OURS)
         script = "#!/bin/sh\n" + ON_HOST[2] + "\n"
         for more in ([], ["--export=NONE"]):
             must_not_run(cluster, cluster.batch(script, *NODE, IMAGE, *more), FROM_OURS)
@@ -160,6 +164,8 @@ def login_with_ours_as_pyxis_and_node_with_pyxis_reaches_it(cluster):
 
 @test
 def node_with_both_names_starts_one_container(cluster):
+    """The steps of a batch script have its options, and srun has nothing to say of two plugins."""
+    nested = "#!/bin/sh\ncat /workspace/replaced; srun cat /workspace/replaced\n"
     both = (ours(cluster), ours_as_pyxis(cluster))
     starts = lambda: cluster.program("logs", "node01").out.count("spank-container: start job=")
     with nvidias(cluster) as all_of_them:
@@ -170,8 +176,9 @@ def node_with_both_names_starts_one_container(cluster):
                         before = starts()
                         cluster.run("srun", *NODE, IMAGE, *INSIDE).good("upper")
                         cluster.run("srun", *NODE, *INSIDE, env=[f"PYXIS_CONTAINER_IMAGE={BASE}"]).good("upper")
-                        cluster.batch("#!/bin/sh\ncat /workspace/replaced\n", *NODE, IMAGE).good("upper")
-                        equal(starts() - before, 3, f"containers with {login} on the login host")
+                        slurm = ["SCONTAINER_SLURM=1"]
+                        cluster.batch(nested, *NODE, IMAGE, env=slurm).good("upper\nupper")
+                        equal(starts() - before, 4, f"containers with {login} on the login host")
 
 
 @test
