@@ -4,9 +4,29 @@ import json
 import time
 
 import agent
+import hostile
 import oci
 from server import Server
 from scene import big_image, config, elsewhere, fails, new_store, pull, registry, small, succeeds
+
+# --- what is refused: layers that take too much; and what looks like it ---
+
+def test_layer_over_limit_names_limit_and_does_not_blame_image():
+    registry.repository("walked", oci.Image([oci.Layer({}, hostile.walked_again(20_000) + hostile.END)]))
+    result = pull("walked")
+    fails(result, "its paths and links lead over more than", "steps", "(hint: split the layer, or use shorter links)")
+    assert "corrupt" not in str(result.failed), result
+    registry.repository("deep-paths", oci.Image([oci.Layer({}, hostile.deep_paths(1000) + hostile.END)]))
+    result = pull("deep-paths")
+    fails(result, "names, links and attributes need more than", "MiB of memory", "(hint: split the layer)")
+    assert "corrupt" not in str(result.failed), result
+
+
+def test_file_with_many_attributes_is_pulled():
+    image = oci.Image([oci.Layer({}, hostile.attributes(1000, 20).file(b"f").end())])
+    registry.repository("attributes", image)
+    succeeds(pull("attributes"), image)
+
 
 # --- what is refused: the registry ---
 

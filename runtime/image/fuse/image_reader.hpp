@@ -135,6 +135,7 @@ inline constexpr std::uint32_t kMaxName = 255;          // NAME_MAX; the formats
 inline constexpr std::uint32_t kMaxListing = 64 << 20;  // about two million entries
 inline constexpr std::uint32_t kMaxTarget = 4095;       // PATH_MAX without the NUL
 inline constexpr std::uint32_t kMaxXattrs = 4096;
+inline constexpr std::size_t kMaxXattrTotal = 16 << 20;  // bytes of one inode's; the converter takes 8 MiB
 inline constexpr std::uint64_t kMaxFileBytes = std::uint64_t{1} << 62U;
 inline constexpr mode_t kKeptMode = S_ISVTX | 0777;
 

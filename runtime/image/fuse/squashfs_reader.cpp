@@ -307,7 +307,11 @@ Result<std::vector<std::pair<std::string, std::string>>> SquashfsReader::xattrs(
   const auto count = number_at<std::uint32_t>(set, 8);
   if (count > kMaxXattrs) return damaged("too many extended attributes");
   TableReader table(*image_, {values + (reference >> 16U), static_cast<std::uint32_t>(reference & 0xffffU)});
-  for (std::uint32_t i = 0; i < count; ++i) found.push_back(SPC_TRY(xattr(table, values)));
+  for (std::size_t i = 0, bytes = 0; i < count; ++i) {
+    found.push_back(SPC_TRY(xattr(table, values)));
+    bytes += found.back().second.size();
+    if (bytes > kMaxXattrTotal) return damaged("too many bytes of extended attributes");
+  }
   return found;
 }
 

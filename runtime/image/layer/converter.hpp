@@ -8,8 +8,8 @@
 namespace spc {
 
 /// Converts one layer blob into one squashfs or erofs image while streaming: one thread inflates, one hashes the output, the caller's
-/// thread parses the archive, and `workers` compress blocks. Nothing is unpacked and memory is bounded, except for the tree
-/// (about 300 bytes per entry).
+/// thread parses the archive, and `workers` compress blocks. Nothing is unpacked and memory is bounded, but for the
+/// tree (about 300 bytes per entry), which Budget bounds.
 class LayerConverter {
  public:
   /// Prepares everything that needs a system call forbidden by the sandbox, above all threads. Reads nothing yet.

@@ -11,7 +11,7 @@
 
 #include "base/result.hpp"
 #include "image/layer/archive/tar_entry.hpp"
-#include "image/layer/budget.hpp"
+#include "image/layer/below/budget.hpp"
 
 namespace spc {
 

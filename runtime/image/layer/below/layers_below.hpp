@@ -12,7 +12,7 @@
 #include "base/result.hpp"
 #include "base/unique_fd.hpp"
 #include "image/fuse/image_reader.hpp"
-#include "image/layer/budget.hpp"
+#include "image/layer/below/budget.hpp"
 
 namespace spc::below {
 
