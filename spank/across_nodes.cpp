@@ -260,13 +260,14 @@ std::optional<SrunThatListens> SrunThatListens::of_this_step(spank_t spank) {
   if (!variable_of_job("SLURM_LAUNCH_NODE_IPADDR", srun.host_, spank)) return std::nullopt;
   if (!variable_of_job("SLURMD_NODENAME", srun.node_, spank)) return std::nullopt;
   srun.address_ = *address;
-  srun.wanted_ = spc_site_flag("error_report", 1);
   return srun;
 }
 
 bool SrunThatListens::takes(const char* error) const {
-  // The agent reads a changed config.toml while tasks start; inside the container only what was known before is.
-  return spc_site_flag("error_report", wanted_) != 0 && report_error(host_, address_, node_, error);
+  // Inside the container there is no config.toml, and without an agent nobody has read it for this step.
+  const int flags = spc_task_flags(state.runtime);
+  const bool wanted = flags >= 0 ? (flags & SPC_FLAG_ERROR_REPORT) != 0 : spc_site_flag("error_report", 1) != 0;
+  return wanted && report_error(host_, address_, node_, error);
 }
 
 }  // namespace spank_container

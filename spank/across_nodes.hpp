@@ -62,7 +62,6 @@ class SrunThatListens {
  private:
   std::string host_, node_;
   ReportAddress address_;
-  int wanted_ = 1;  ///< as configured by the site
 };
 
 }  // namespace spank_container

@@ -46,7 +46,7 @@ using namespace spank_container;
 /// The runtime library's log: what the waiting user is told (spc_log_fn). In slurmstepd, while a container is saved.
 void tell_user(int level, const char* line, void*) {
   if (level == SPC_LOG_RECORD) return slurm_info("%s%s", prefix(), line);  // to slurmd's log, and to nobody's terminal
-  const bool is_for_us = level == SPC_LOG_NOTICE ? state.is_first : state.tells_progress;
+  const bool is_for_us = level == SPC_LOG_NOTICE ? state.is_first() : state.tells_progress;
   if (!is_for_us || (level == SPC_LOG_DEBUG && !state.verbose)) return;
   // What slurmstepd passes on has its prefix.
   slurm_spank_log("%s%s%s", state.ended != 0 ? "" : prefix(), level == SPC_LOG_WARNING ? "warning: " : "", line);
@@ -100,8 +100,7 @@ void keep_error(int rc) { if (rc != SPC_OK) state.step_error = spc_error_message
 template <typename Call>
 int on_node(const Call& call) {
   spc_runtime* runtime = nullptr;
-  const bool opened = spc_open(nullptr, nullptr, &runtime) == SPC_OK;
-  if (opened && call(runtime) != SPC_OK) slurm_error("%s%s", kPrefix, spc_error_message(runtime));
+  if (spc_open(nullptr, nullptr, &runtime) == SPC_OK && call(runtime) != SPC_OK) slurm_error("%s%s", kPrefix, spc_error_message(runtime));
   spc_close(runtime);
   return 0;
 }
@@ -130,7 +129,7 @@ int slurm_spank_init_post_opt(spank_t spank, int, char**) {
   if (context == S_CTX_LOCAL || context == S_CTX_ALLOCATOR) return refuse_early(spank);
   if (context != S_CTX_REMOTE || !wants_container(spank)) return 0;
   void* const shared = ::mmap(nullptr, sizeof *state.told, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-  if (shared != MAP_FAILED) state.told = static_cast<std::atomic<uint32_t>*>(shared);
+  if (shared != MAP_FAILED) state.told = static_cast<Told*>(shared);
   const bool is_open = spc_open(tell_user, nullptr, &state.runtime) == SPC_OK;
   if (!is_open) state.step_error = "out of memory";
   if (is_open) keep_error(spc_step_open(state.runtime));

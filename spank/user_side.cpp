@@ -1,13 +1,11 @@
 #include "user_side.hpp"
 
 #include <fcntl.h>
-#include <link.h>
-#include <signal.h>
-#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstdlib>
 #include <ctime>
 #include <string_view>
@@ -16,7 +14,7 @@
 #include "given.hpp"
 #include "oci_hint.hpp"
 #include "submission.hpp"
-#include "task_prolog.hpp"
+#include "task_start.hpp"
 
 namespace spank_container {
 namespace {
@@ -110,21 +108,22 @@ void say_what_is_ignored(const std::vector<GivenOption>& given) {
   }
 }
 
-/// What the tasks of a node know of their errors, in `State::told`.
+/// What the tasks of a node know of their errors, in `Told::error`.
 enum Told : uint32_t { not_yet = 0, first_is_in, by_one };
 
 /// One line for each node: the first task's, whose error is mostly everybody's. Only when it has got in, or has not
 /// decided within two seconds, another's.
 bool is_mine_to_tell() {
-  if (state.told == nullptr) return state.is_first;
-  for (int ms = 0; !state.is_first && *state.told == not_yet && ms < 2000; ms += 10) ::usleep(10'000);
-  return state.told->exchange(by_one) != by_one;
+  if (state.told == nullptr) return state.is_first();
+  const bool is_likely = state.is_first() || state.told->explainer != 0;
+  for (int ms = 0; !is_likely && state.told->error == not_yet && ms < 2000; ms += 10) ::usleep(10'000);
+  return state.told->error.exchange(by_one) != by_one;
 }
 
 /// Unless another task has told an error of its own meanwhile.
 void first_has_got_in() {
   uint32_t before = not_yet;
-  if (state.told != nullptr && state.is_first) state.told->compare_exchange_strong(before, first_is_in);
+  if (state.told != nullptr && state.is_first()) state.told->error.compare_exchange_strong(before, first_is_in);
 }
 
 /// What is doubtful about a request: a line for the user, and it is submitted.
@@ -166,24 +165,6 @@ void set_job_variables(spank_t spank, const spc_runtime* runtime, const spc_summ
   ::_exit(1);
 }
 
-/// slurmstepd of 24.11 and later catches these, and so does its fork until it executes the task's program: a scancel during
-/// the pull would be lost.
-void let_signals_end_the_task() {
-  for (const int number : {SIGHUP, SIGINT, SIGQUIT, SIGTERM}) {
-    struct sigaction action {};
-    if (::sigaction(number, nullptr, &action) == 0 && action.sa_handler != SIG_IGN) ::signal(number, SIG_DFL);
-  }
-}
-
-/// proctrack/linuxproc takes a process named as slurmstepd for slurmstepd, and signals only the others: a scancel during the pull
-/// would end the agent and not the task.
-void be_a_task_to_linuxproc() {
-  const auto is_linuxproc = [](dl_phdr_info* library, std::size_t, void*) {
-    return std::string_view(library->dlpi_name).ends_with("/proctrack_linuxproc.so") ? 1 : 0;
-  };
-  if (::dl_iterate_phdr(is_linuxproc, nullptr) != 0) ::prctl(PR_SET_NAME, "container-task");
-}
-
 /// Slurm's copy of a batch step's script, which must be visible inside; nullptr for other steps.
 const char* batch_script_of(spank_t spank) {
   uint32_t step = 0;
@@ -193,15 +174,127 @@ const char* batch_script_of(spank_t spank) {
   return spank_get_item(spank, S_JOB_ARGV, &argc, &argv) == ESPANK_SUCCESS && argc > 0 ? argv[0] : nullptr;
 }
 
-void set_variable(const char* name, const char* value, void* spank) { spank_setenv(static_cast<spank_t>(spank), name, value, 1); }
-/// On the host, when the container is ready.
-TaskProlog prolog;
-void run_task_prolog(void* spank) {
-  char** variables = nullptr;
-  if (spank_get_item(static_cast<spank_t>(spank), S_JOB_ENV, &variables) == ESPANK_SUCCESS) prolog.run_on_host(variables);
+// --- what the site's TaskProlog has said on the host ---
+
+constexpr char kContext[] = "SLURM_SCRIPT_CONTEXT";
+
+std::string_view without_spaces_before(std::string_view text) {
+  while (!text.empty() && (text[0] == ' ' || text[0] == '\t')) text.remove_prefix(1);
+  return text;
 }
 
-void unset_variable(const char* name, void* spank) { spank_unsetenv(static_cast<spank_t>(spank), name); }
+std::string_view without_spaces_behind(std::string_view text) {
+  while (!text.empty() && (text.back() == ' ' || text.back() == '\t')) text.remove_suffix(1);
+  return text;
+}
+
+void write_all(std::string_view text) {
+  while (!text.empty()) {
+    const ssize_t written = ::write(STDOUT_FILENO, text.data(), text.size());
+    if (written < 0 && errno == EINTR) continue;
+    if (written <= 0) return;
+    text.remove_prefix(static_cast<size_t>(written));
+  }
+}
+
+/// One line of the script's output: `print TEXT`, `export NAME=VALUE` or `unset NAME`; others mean nothing.
+void obey(std::string_view line, spank_t spank) {
+  if (line.starts_with("print ")) {
+    write_all(std::string(without_spaces_before(line.substr(6))) + "\n");
+  } else if (line.starts_with("export ")) {
+    const auto assignment = without_spaces_before(line.substr(7));
+    const auto equals = assignment.find('=');
+    if (equals == std::string_view::npos) return;
+    const std::string name(without_spaces_behind(assignment.substr(0, equals)));
+    if (!name.empty()) spank_setenv(spank, name.c_str(), std::string(assignment.substr(equals + 1)).c_str(), 1);
+  } else if (line.starts_with("unset ")) {
+    const std::string name(without_spaces_behind(without_spaces_before(line.substr(6))));
+    if (!name.empty()) spank_unsetenv(spank, name.c_str());
+  }
+}
+
+/// In the container: applies it to task and environment, as Slurm would. Ends the task if the script failed. Slurm would run that
+/// script after us, in the container, where its path must exist: if the site wants it on the host, the task runs it before
+/// entering, and removes it from Slurm's configuration in this process. Other scripts run by Slurm in the container work: from
+/// 23.11 on with our launcher (runtime/container_helper).
+void obey_prolog(const TaskStarted& started, spank_t spank) {
+  std::string_view rest = started.prolog_said;
+  if (!rest.empty()) spank_setenv(spank, kContext, "prolog_task", 1);
+  while (!rest.empty()) {
+    const auto end = rest.find('\n');
+    obey(rest.substr(0, end), spank);
+    if (end == std::string_view::npos) break;
+    rest.remove_prefix(end + 1);
+  }
+  if (started.prolog_status == 0) return;
+  slurm_error("TaskProlog failed status=%d", started.prolog_status);
+  ::_exit(started.prolog_status);
+}
+
+// --- the texts of a task ---
+
+/// The first that reads on the first node: the leader's task.
+bool is_explainer() {
+  if (state.told == nullptr) return state.tells_progress;
+  const uint32_t number = state.task + 1;
+  uint32_t known = 0;
+  return state.node == 0 && (state.told->explainer.compare_exchange_strong(known, number) || known == number);
+}
+
+/// What the user asks for, as a task or its leader reads it: where it has no capability.
+struct TaskTexts {
+  std::string tags, meeting;
+  std::string refused;  ///< why no task of this step may start
+  char** variables = nullptr;
+  std::optional<Request> request;
+  bool is_outside = false;  ///< the task's component has no container
+  bool leaves = false;      ///< one container is enough to explain
+
+  explicit TaskTexts(spank_t spank) : tags(take_tags(spank)), meeting(take_meeting(spank)) {
+    own_plugin = plugin_name;
+    allow_command(spank);
+    srun = SrunThatListens::of_this_step(spank);
+    if (state.runtime == nullptr) return;
+    const std::string unusable = configure(state.runtime);
+    bool is_component = false;
+    refused = take_own_component(spank, is_component);
+    if (refused.empty() && spank_get_item(spank, S_JOB_ENV, &variables) != ESPANK_SUCCESS)
+      refused = "Slurm does not provide the job's environment";
+    if (!refused.empty()) return;
+    if (batch_script_of(spank) != nullptr && state.given.empty()) {
+      state.given = kept_by_slurm(variable_of_job, spank);
+    }
+    int words = 0;
+    char** command = nullptr;
+    spank_get_item(spank, S_JOB_ARGV, &words, &command);
+    request.emplace(state.runtime, is_component ? state.given : whole_given(state.given, variable_of_job, spank), variables,
+                    batch_script_of(spank), command);
+    request->options.resolved = tags.c_str();
+    request->options.meeting = meeting.c_str();
+    state.verbose = request->summary.verbose != 0;
+    if (state.verbose) srun.reset();
+    refused = unusable.empty() ? request->refused : unusable;
+    is_outside = refused.empty() && is_component && request->summary.container == 0;
+    const bool explains = refused.empty() && request->summary.explain != 0;
+    if (explains) state.tells_progress = is_explainer();
+    leaves = explains && !state.tells_progress;
+  }
+};
+
+const TaskTexts& task_texts(spank_t spank) {
+  static const TaskTexts texts(spank);
+  return texts;
+}
+
+int read_texts(const spc_options** options, const char* const** variables, void* spank) {
+  const TaskTexts& texts = task_texts(static_cast<spank_t>(spank));
+  if (!texts.refused.empty()) return SPC_E_INVALID;
+  if (texts.is_outside) return SPC_READ_OUTSIDE;
+  if (texts.leaves) return SPC_READ_LEAVE;
+  *options = &texts.request->options;
+  *variables = texts.variables;
+  return SPC_OK;
+}
 
 }  // namespace
 
@@ -257,55 +350,17 @@ int refuse_early(spank_t spank) {
 }
 
 void enter_or_end_task(spank_t spank) {
-  int task = -1;
-  uint32_t node = 0;
-  spank_get_item(spank, S_TASK_ID, &task);
-  spank_get_item(spank, S_JOB_NODEID, &node);
-  state.is_first = task == 0;
-  state.tells_progress = task == 0 && node == 0;
-  let_signals_end_the_task();
-  be_a_task_to_linuxproc();
-
-  own_plugin = plugin_name;
-  allow_command(spank);
-  srun = SrunThatListens::of_this_step(spank);
-  const std::string tags = take_tags(spank), meeting = take_meeting(spank);
-  if (state.runtime == nullptr) refuse_task(state.step_error.c_str());
-  const std::string unusable = configure(state.runtime);
-  bool is_component = false;
-  const std::string lost = take_own_component(spank, is_component);
-  if (!lost.empty()) refuse_task(lost.c_str());
-  char** variables = nullptr;
-  if (spank_get_item(spank, S_JOB_ENV, &variables) != ESPANK_SUCCESS) refuse_task("Slurm does not provide the job's environment");
-  if (batch_script_of(spank) != nullptr && state.given.empty()) {
-    state.given = kept_by_slurm(variable_of_job, spank);
+  const TaskStarted& started = start_task(spank, read_texts);
+  // From here on there is no capability: the task is inside, or on the host for good.
+  if (started.code != SPC_OK) {
+    const std::string why = state.step_error.empty() ? spc_error_message(state.runtime) : state.step_error;
+    const TaskTexts& texts = task_texts(spank);
+    if (texts.is_outside) return first_has_got_in();
+    if (texts.leaves) ::_exit(0);
+    refuse_task(texts.refused.empty() ? why.c_str() : texts.refused.c_str());
   }
-  int words = 0;
-  char** command = nullptr;
-  spank_get_item(spank, S_JOB_ARGV, &words, &command);
-  Request request(state.runtime, is_component ? state.given : whole_given(state.given, variable_of_job, spank), variables,
-                  batch_script_of(spank), command);
-  request.options.resolved = tags.c_str();
-  request.options.meeting = meeting.c_str();
-  state.verbose = request.summary.verbose != 0;
-  if (state.verbose) srun.reset();
-  if (!unusable.empty()) refuse_task(unusable.c_str());
-  if (!request.refused.empty()) refuse_task(request.refused.c_str());
-  if (is_component && request.summary.container == 0) {
-    spc_task_stay_outside(state.runtime);
-    return first_has_got_in();
-  }
-  if (request.summary.explain != 0 && !state.tells_progress) ::_exit(0);  // one container is enough to explain
-  if (!state.step_error.empty()) refuse_task(state.step_error.c_str());
-  spc_environment environment{};
-  environment.size = sizeof environment;
-  environment.variables = variables;
-  environment.set = set_variable;
-  environment.unset = unset_variable;
-  environment.arg = spank;
-  if (request.summary.explain == 0) environment.before_entering = run_task_prolog;
-  if (spc_task_enter(state.runtime, &request.options, &environment) != SPC_OK) refuse_task(spc_error_message(state.runtime));
-  prolog.apply(spank);
+  task_texts(spank);  // a batch script that stays outside is not to see the variables either
+  obey_prolog(started, spank);
   first_has_got_in();
 }
 

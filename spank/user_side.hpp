@@ -1,23 +1,9 @@
 #pragma once
 
-#include <stddef.h>
-#include <stdint.h>
-#include <sys/types.h>
-
-#include <slurm/slurm.h>
-#include <slurm/slurm_errno.h>
-extern "C" {
-#include <slurm/spank.h>  // does not say it is C
-}
-
-#include <atomic>
-#include <string>
 #include <string_view>
-#include <vector>
 
-#include "options.hpp"
 #include "settings.hpp"
-#include "spank_container/runtime.h"
+#include "state.hpp"
 
 #pragma GCC visibility push(default)
 extern "C" const char plugin_name[];  // registration.cpp
@@ -58,29 +44,6 @@ inline constexpr const char* kPeerIsMissing[] = {
     "or replace pyxis with spank_container.so where jobs are submitted)",
     "options of a container came from spank_container.so, and this node has only spank_pyxis.so "
     "(hint: the administrator must add \"required spank_container.so\" to plugstack.conf of the node)"};
-
-/// Before every line in Slurm's log, and for the user unless the site wants that of pyxis.
-inline constexpr char kPrefix[] = "spank-container: ";
-
-/// What one process (srun, sbatch, slurmd, slurmstepd, a task) keeps between callbacks.
-struct State {
-  std::vector<GivenOption> given;     ///< slurmstepd, which is root, keeps the texts and looks at none
-  std::vector<std::string> settings;  ///< plugstack.conf's words behind the plugin's name, as they are
-  std::string step_error;             ///< why there is no agent; told to the user from task_init
-  spc_runtime* runtime = nullptr;
-  const char* prefix = kPrefix;  ///< before every line for the user
-  uint32_t ended = 0;            ///< tasks of this node
-  uint32_t killed = 0;           ///< of those, by SIGTERM or SIGKILL
-  bool is_peer_asked = false;    ///< the plugin of the other name was given the options of a container
-  bool is_first = false;         ///< the first task of its node
-  bool verbose = false;
-  bool tells_progress = false;  ///< this process tells the user how it goes: slurmstepd, the first task of the first node
-  std::atomic<uint32_t>* told = nullptr;  ///< shared by the tasks of a node: see user_side.cpp
-};
-inline State state;
-
-/// What stands before a line for the user. The site's wish may become known while a task waits for its container.
-const char* prefix();
 
 /// In srun, sbatch and salloc: whether this plugin registers the options there. Options that a job has
 /// from a login host with pyxis become those of spank_container.

@@ -145,6 +145,7 @@ void Agent::fail(const Error& error) {
 /// What is here no longer needed goes; mounts and servers keep the files of the image.
 void Agent::answer_all(const TaskMessage& answer) {
   answer_ = answer;
+  if (tools_) answer_->policy = tools_->policy;
   const bool one = order_.is(TaskMessage::start_private) && answer.kind == TaskMessageKind::ready;
   const auto end = one ? tasks_.begin() + 1 : tasks_.end();
   std::for_each(tasks_.begin(), end, [&](const Task& task) { tell(task); });

@@ -7,7 +7,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <functional>
 #include <new>
 #include <optional>
 #include <set>
@@ -22,7 +21,7 @@
 #include "launch/request/options.hpp"
 #include "launch/site/submit_check.hpp"
 #include "launch/site/tag_question.hpp"
-#include "task/enter.hpp"
+#include "task/entering/arrival.hpp"
 #include "task/granted_devices.hpp"
 #include "task/step_agent.hpp"
 
@@ -37,6 +36,7 @@ struct spc_runtime {
   std::vector<std::string> settings;  ///< that plugstack.conf overrides
   MessageStyle style = MessageStyle::own;
   std::optional<std::set<std::string>> granted;  ///< GPUs' nodes that the step may open
+  std::int64_t task_flags = -1;                  ///< SPC_FLAG_*, as the agent says; -1: not yet
   pid_t opened_by = 0;                           ///< the process that will fork the tasks
 };
 
@@ -122,6 +122,30 @@ Result<LaunchRequest> parse_options(const spc_options* given, ReadAt where) {
   if (options.resolved != nullptr) request.resolved = options.resolved;
   if (options.meeting != nullptr) request.meeting = options.meeting;
   return request;
+}
+
+/// For launch(), where there is no capability any more. `environment` gets the variables that count.
+Result<Asked> read_texts(spc_runtime& rt, const spc_options* options, spc_environment& environment, ReadAt where) {
+  if (environment.read != nullptr) {
+    const int said = environment.read(&options, &environment.variables, environment.arg);
+    if (said < 0) return Error(ErrorKind::invalid, "read what the job asks for: the caller refuses it");
+    if (said != SPC_OK) return Asked{.verdict = said == SPC_READ_OUTSIDE ? Asked::outside : Asked::left};
+  }
+  Asked asked{.request = SPC_TRY(parse_options(options, where)), .job = as_map(environment.variables)};
+  asked.request.style = &rt.style;
+  asked.request.overrides = rt.settings;
+  asked.request.since = submission_time(asked.job);
+  asked.request.granted_devices = rt.granted;
+  return asked;
+}
+
+/// What the task is executed with. Ends it if nothing is.
+void hand_over(const TaskEntry& entry, const spc_environment& environment, Log& log) {
+  if (entry.explained) ::_exit(0);
+  if (entry.outside) return;
+  for (const auto& name : entry.environment.unset) environment.unset(name.c_str(), environment.arg);
+  for (const auto& [name, value] : entry.environment.set) environment.set(name.c_str(), value.c_str(), environment.arg);
+  if (!entry.timing.empty()) log.write(LogLevel::debug, entry.timing);
 }
 
 }  // namespace
@@ -268,46 +292,42 @@ int spc_task_keep_privilege(spc_runtime* rt) {
 
 void spc_task_begin(void) { [[maybe_unused]] const auto kept = keep_nothing_else(); }
 
+int spc_task_flags(const spc_runtime* rt) {
+  static_assert(int{SPC_FLAG_ERROR_REPORT} == int{PolicyRecord::error_report});
+  static_assert(int{SPC_FLAG_TASK_PROLOG_ON_HOST} == int{PolicyRecord::task_prolog_on_host});
+  return rt == nullptr ? -1 : static_cast<int>(rt->task_flags);
+}
+
 int spc_task_enter(spc_runtime* rt, const spc_options* options, const spc_environment* given) {
   const int entered = guard(rt, [&]() -> Result<void> {
-    const auto environment = SPC_TRY(adopt(given, spc_environment{}));
+    auto environment = SPC_TRY(adopt(given, spc_environment{}));
     if (!rt->channel.tasks) return Error(ErrorKind::internal, "enter the container: the step has no channel");
     rt->channel.keeper.reset();  // root's mounts, which the user must not receive
     CallbackLog log(*rt);
-    const auto adopted = SPC_TRY(adopt(options, spc_options{}));
-    const bool names_file = SPC_TRY(texts_of(adopted)).has("container-env-file");
-    const auto read = [&](ReadAt where) -> Result<Asked> {
-      auto request = SPC_TRY(parse_options(options, where));
-      Asked asked{std::move(request), as_map(environment.variables)};
-      asked.request.style = &rt->style;
-      asked.request.overrides = rt->settings;
-      asked.request.since = submission_time(asked.job);
-      asked.request.granted_devices = rt->granted;
-      return asked;
-    };
     std::function<void()> before;
     if (environment.before_entering != nullptr) before = [&] { environment.before_entering(environment.arg); };
+    std::function<void(bool)> lead;
+    if (environment.before_leading != nullptr) lead = [&](bool first) { environment.before_leading(first ? 1 : 0, environment.arg); };
+    const auto read = [&](ReadAt where) { return read_texts(*rt, options, environment, where); };
     const auto entry = SPC_TRY(launch({.read = read,
-                                       .names_file = names_file,
                                        .variables = environment.variables,
                                        .step = rt->channel,
                                        .agent_group = rt->agent.group(),
                                        .style = rt->style,
                                        .log = log,
-                                       .before_entering = before}));
-    if (entry.explained) ::_exit(0);
-    for (const auto& name : entry.environment.unset) environment.unset(name.c_str(), environment.arg);
-    for (const auto& [name, value] : entry.environment.set) environment.set(name.c_str(), value.c_str(), environment.arg);
-    if (!entry.timing.empty()) log.write(LogLevel::debug, entry.timing);
+                                       .before_entering = before,
+                                       .before_leading = lead,
+                                       .task_flags = rt->task_flags}));
+    hand_over(entry, environment, log);
     return {};
   });
-  if (entered != SPC_OK) [[maybe_unused]]
-    const auto without = give_up_privilege();
+  if (entered != SPC_OK) give_up_entering();
   return entered;
 }
 
-int spc_task_stay_outside(spc_runtime* rt) {
-  return guard(rt, [&]() -> Result<void> { return stay_outside(); });
+int spc_task_stay_outside(spc_runtime*) {
+  give_up_entering();
+  return SPC_OK;
 }
 
 int spc_step_finish(spc_runtime* rt, uint32_t tasks, uint32_t killed) {

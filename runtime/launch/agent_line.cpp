@@ -1,10 +1,6 @@
 #include "launch/agent_line.hpp"
 
-#include <fcntl.h>
-#include <poll.h>
-
 #include <algorithm>
-#include <cerrno>
 #include <string_view>
 
 #include "base/socket.hpp"
@@ -12,11 +8,6 @@
 
 namespace spc {
 namespace {
-
-Error agent_has_ended() {
-  let_scancel_end_us();
-  return Error(ErrorKind::unavailable, "set up the container: the agent exited").hint("try again; see slurmd's log on the node");
-}
 
 struct Advice {
   std::string_view about;  ///< part of the text
@@ -48,29 +39,12 @@ constexpr Advice kAdvice[] = {
     {"pull the image: import exited", "try again; if it persists, increase --mem"},
 };
 
-/// Root's code words no advice.
-Error advised(Error error) {
+}  // namespace
+
+Error with_advice(Error error) {
   const auto is_about = [&](const Advice& one) { return error.what().find(one.about) != std::string::npos; };
   const auto found = std::ranges::find_if(kAdvice, is_about);
   return found == std::end(kAdvice) ? error : std::move(error).hint(found->advice);
-}
-
-}  // namespace
-
-void let_scancel_end_us() {
-  constexpr int kMilliseconds = 500;
-  ::poll(nullptr, 0, kMilliseconds);
-}
-
-Result<UniqueFd> AgentLine::join(const StepChannel& step) {
-  auto [ours, theirs] = SPC_TRY(socket_pair());
-  const UniqueFd mount_namespace(::open("/proc/self/ns/mnt", O_RDONLY | O_CLOEXEC));
-  if (!mount_namespace) return Error::from_errno(errno, "open the task's mount namespace");
-  TaskMessage message;
-  message.kind = TaskMessageKind::join;
-  const int passed[] = {theirs.get(), mount_namespace.get()};
-  if (!send_struct(step.tasks.get(), message, passed)) return agent_has_ended();
-  return std::move(ours);
 }
 
 Result<AgentMessage> AgentLine::await(std::initializer_list<TaskMessageKind> kinds) {
@@ -96,7 +70,7 @@ Result<AgentMessage> AgentLine::await(std::initializer_list<TaskMessageKind> kin
       case TaskMessageKind::sources:
         if (answer_) SPC_TRY(answer_(*received));
         break;
-      case TaskMessageKind::failed: end(); return advised(received->failure.error());
+      case TaskMessageKind::failed: end(); return with_advice(received->failure.error());
       default: end(); return Error(ErrorKind::internal, "unexpected message from the agent");
     }
   }
@@ -104,11 +78,7 @@ Result<AgentMessage> AgentLine::await(std::initializer_list<TaskMessageKind> kin
 
 Result<AgentMessage> AgentLine::receive() {
   SPC_TRY(user_source_.wait_for(socket_.get()));
-  AgentMessage message;
-  auto descriptors = receive_struct(socket_.get(), static_cast<TaskMessage&>(message), kMaxDescriptorsPerMessage);
-  if (!descriptors) return agent_has_ended();
-  message.descriptors = *std::move(descriptors);
-  return message;
+  return receive_from_agent(socket_.get());
 }
 
 Error AgentLine::fail(const Error& error) {

@@ -12,24 +12,17 @@
 #include "launch/host/user_source.hpp"
 #include "launch/request/messages.hpp"
 #include "protocol/task.hpp"
-#include "task/step_agent.hpp"
+#include "task/entering/arrival.hpp"
 
 namespace spc {
 
-struct AgentMessage : TaskMessage {
-  std::vector<UniqueFd> descriptors;
-};
+/// What the agent says, with the advice that root's code does not word.
+Error with_advice(Error error);
 
-/// When a process of the step has ended that we wait for: scancel ends them one after the other, and who is the next has nothing
-/// to say. Returns after half a second if we are not.
-void let_scancel_end_us();
-
-/// A task's line to the agent, used by the leader as long as it runs, and else by the task. The agent's end, or its word that
+/// A task's line to the agent, used by the leader as long as it runs. The agent's end, or its word that
 /// the start has failed, ends the line: the Error of await() is then what the task ends with.
 class AgentLine {
  public:
-  /// This task's own socket to the agent, asked for on the step's common one.
-  static Result<UniqueFd> join(const StepChannel& step);
   /// `style`: of progress, as it is known at that moment.
   AgentLine(UniqueFd socket, const MessageStyle& style, Log& log) : socket_(std::move(socket)), style_(style), log_(log) {}
 

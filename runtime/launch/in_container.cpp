@@ -4,10 +4,7 @@
 #include "launch/inside/image_files.hpp"
 #include "launch/inside/start_record.hpp"
 #include "launch/site/enroot_compat.hpp"
-#include "task/enter.hpp"
 #include "task/fake_root.hpp"
-#include "task/namespaces.hpp"
-#include "task/visit.hpp"
 
 namespace spc {
 namespace {
@@ -39,17 +36,13 @@ Result<ContainerSpec> read_spec(const AgentMessage& ready, const TaskNotes& note
   return spec;
 }
 
-/// On the host, without privilege: writes the site's settings, what its hooks say for this task, and the variables of the user's
-/// file into `answer`.
-Result<void> answer_for_host(const AgentMessage& ready, int notes_file, const TaskCall& call, int answer) {
-  SPC_TRY(give_up_privilege());
+}  // namespace
+
+Result<void> answer_for_host(const Arrival& arrival, const TaskCall& call, int answer) {
+  const AgentMessage& ready = arrival.ready;
   Asked asked = SPC_TRY(call.read(ReadAt::node));
-  auto notes = SPC_TRY(TaskNotes::read(notes_file));
+  auto notes = SPC_TRY(TaskNotes::read(arrival.notes.get()));
   notes.wishes = asked.request.environment;
-  if (!ready.asks_host) {
-    notes.edits = {};
-    return notes.write(answer);
-  }
   if (notes.step != TaskNotes::step_of(asked.job)) notes.site = SPC_TRY(own_site(asked));
   const auto spec = SPC_TRY(read_spec(ready, notes));
   auto context = context_of(asked, notes.site, ready, notes);
@@ -58,28 +51,16 @@ Result<void> answer_for_host(const AgentMessage& ready, int notes_file, const Ta
   return notes.write(answer);
 }
 
-}  // namespace
-
-Result<InContainer> enter(AgentMessage ready, const TaskCall& call) {
-  constexpr std::size_t kFixed = 3;
-  if (ready.descriptors.size() < kFixed) return Error(ErrorKind::internal, "no namespace to enter");
-  UniqueFd notes_file = std::move(ready.descriptors[2]);
-  UniqueFd answer;
-  if (ready.asks_host || call.names_file) {
-    answer = SPC_TRY(TaskNotes::make_file());
-    const auto ask = [&] { return answer_for_host(ready, notes_file.get(), call, answer.get()); };
-    SPC_TRY(run_apart(ask, "ask the host's hooks"));
-  }
-  const auto namespaces =
-      SPC_TRY(ContainerNamespaces::take(ready.descriptors, ready.namespaces, kFixed));
-  SPC_TRY(enter_container(namespaces));
-
+Result<InContainer> read_inside(const Arrival& arrival, const TaskCall& call) {
+  const AgentMessage& ready = arrival.ready;
   Asked asked = SPC_TRY(call.read(ReadAt::container));
-  auto notes = SPC_TRY(TaskNotes::read(notes_file.get()));
+  auto notes = SPC_TRY(TaskNotes::read(arrival.notes.get()));
   TaskNotes of_host;
-  if (answer) of_host = SPC_TRY(TaskNotes::read(answer.get()));
-  if (answer) asked.request.environment = std::move(of_host.wishes);
-  SitePolicy site = answer ? std::move(of_host.site) : std::move(notes.site);
+  if (arrival.answer) of_host = SPC_TRY(TaskNotes::read(arrival.answer.get()));
+  // Another step may have started the container.
+  TaskNotes& of_step = arrival.answer ? of_host : notes;
+  asked.request.environment = std::move(of_step.wishes);
+  SitePolicy site = std::move(of_step.site);
   *asked.request.style = message_style(site);
   SPC_TRY(notes.security.check(asked.request));
   asked.request.entrypoint_log = asked.request.entrypoint_log || site.entrypoint_log;
@@ -95,7 +76,6 @@ Result<InContainer> enter(AgentMessage ready, const TaskCall& call) {
                      .hooks = std::move(hooks),
                      .edits = std::move(notes.edits),
                      .security = std::move(notes.security),
-                     .notes = std::move(notes_file),
                      .as_on_host = std::move(user)};
 }
 

@@ -18,13 +18,15 @@ struct InContainer {
   TaskHooks hooks;
   TaskEdits edits;  ///< of hooks, for all tasks of this container
   TaskSecurity security;
-  UniqueFd notes;  ///< as the agent passes them on: the entrypoint's outcome comes at their end
   UserIdentity as_on_host;
 };
 
-/// From the agent's word that the container is ready: asks the host what has to be asked there, enters, and reads what the
-/// leader has written.
-Result<InContainer> enter(AgentMessage ready, const TaskCall& call);
+/// On the host, without privilege: writes the site's settings, what its hooks say for this task, and the variables that the
+/// user asks for into `answer`.
+Result<void> answer_for_host(const Arrival& arrival, const TaskCall& call, int answer);
+
+/// In the container: reads what the user has asked for, and what the leader has written.
+Result<InContainer> read_inside(const Arrival& arrival, const TaskCall& call);
 
 struct Decision {
   const LaunchRequest& request;

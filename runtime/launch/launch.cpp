@@ -17,18 +17,9 @@
 #include "launch/inside/start_record.hpp"
 #include "launch/leader_process.hpp"
 #include "launch/task_context.hpp"
-#include "task/enter.hpp"
 
 namespace spc {
 namespace {
-
-/// The step's container, from the first word of the agent until it is ready.
-struct Waited {
-  std::optional<Led> led;  ///< by a process of this task; nothing: it follows
-  bool is_first = false;   ///< of all that lead on this node
-  bool pulled = false;     ///< the image's record is younger than the start
-  AgentMessage ready;
-};
 
 /// Whether the record of an image in the store, as the tasks are passed it, was made since `began`.
 bool made_since(const AgentMessage& ready, const timespec& began) {
@@ -40,24 +31,17 @@ bool made_since(const AgentMessage& ready, const timespec& began) {
   return (status.stx_mask & STATX_BTIME) != 0 && later;
 }
 
-Result<Waited> wait_until_ready(const TaskCall& call, Entrypoint& entrypoint, EndingLeader& leader) {
-  AgentLine line(SPC_TRY(AgentLine::join(call.step)), call.style, call.log);
-  Waited waited;
-  waited.ready = SPC_TRY(line.await({TaskMessageKind::lead, TaskMessageKind::ready}));
-  if (waited.ready.kind == TaskMessageKind::ready) return waited;
-  waited.is_first = waited.ready.manifest == Digest();
-  waited.led = SPC_TRY(run_leader(call, line, waited.ready, entrypoint, leader));
-  const bool has_container = *waited.led != Led::outside && *waited.led != Led::pulled && *waited.led != Led::removed;
-  if (has_container) waited.ready = SPC_TRY(line.await({TaskMessageKind::ready}));
-  return waited;
+/// Why the task has not got in, as whoever has said it worded it.
+Error why_not(const Error& error, const Arrival& arrival) {
+  if (!arrival.failure.is_set()) return error;
+  return arrival.agent_failed ? with_advice(arrival.failure.error()) : arrival.failure.error();
 }
 
 /// What a task says that can still see the user's files. The error may have a hint of its own, which then comes first.
 Result<TaskEntry> without_container(Error error, const TaskCall& call) {
-  if (!give_up_privilege()) return error;
   const auto asked = call.read(ReadAt::container);
-  if (!asked) return error;
-  if (removes(asked->request) && error.what() == kRemoved) return TaskEntry{.explained = true, .environment = {}, .timing = {}};
+  if (!asked || asked->verdict != Asked::enter) return error;
+  if (removes(asked->request) && error.what() == kRemoved) return TaskEntry{.explained = true};
   const std::string& image = asked->request.image;
   const TaskContext task{asked->request, asked->job, call.step, call.log};
   if (error.what().starts_with("pull image ")) say_import(task, Event::import_fails);
@@ -87,25 +71,24 @@ void tell_what_is_missing(const ContainerSpec& spec, const TaskContext& task) {
 }
 
 /// The task is inside: decides the rest, runs the image's entrypoint, and says what Slurm is to execute with.
-Result<TaskEntry> finish(InContainer in, const Waited& waited, Entrypoint& entrypoint, const TaskCall& call,
-                         std::uint64_t begin) {
+Result<TaskEntry> finish(InContainer in, Arrival& arrival, const TaskCall& call, bool pulled, std::uint64_t begin) {
   const TaskContext task{in.asked.request, in.asked.job, call.step, call.log};
-  if (!waited.led && !task.asked.name) say_import(task, Event::import_ends);
+  if (!arrival.led && !task.asked.name) say_import(task, Event::import_ends);
   SPC_TRY(decide_all(in.spec, {task.asked, in.site, in.hooks, in.edits}, task));
   if (task.asked.explain) {  // what another step has started
     for (const std::string& line : explain(in.spec, task.asked)) task.log.write(LogLevel::info, line);
-    return TaskEntry{.explained = true, .environment = {}, .timing = {}};
+    return TaskEntry{.explained = true};
   }
   SPC_TRY(in.security.apply());
   const std::uint64_t before_entrypoint = now_us();
-  SPC_TRY(entrypoint.run(task.asked, in.site, in.notes, in.spec, task.log));
+  SPC_TRY(Entrypoint(arrival).run(task.asked, in.site, arrival.notes, in.spec, task.log));
   tell_what_is_missing(in.spec, task);
   TaskEntry entry;
   entry.environment = change_to(in.spec.environment, task.job);
   const std::uint64_t end = now_us();
-  entry.timing = timing(in, waited.ready, end - begin, end - before_entrypoint);
-  if (waited.led && waited.is_first) {
-    const auto record = start_record(in.spec.image, in.as_on_host, in.spec, waited.ready, waited.pulled, end - begin, task.job);
+  entry.timing = timing(in, arrival.ready, end - begin, end - before_entrypoint);
+  if (arrival.led && arrival.is_first) {
+    const auto record = start_record(in.spec.image, in.as_on_host, in.spec, arrival.ready, pulled, end - begin, task.job);
     task.log.write(LogLevel::record, record);
   }
   if (task.save_path()) tell_saver_of_task(task.step);
@@ -118,23 +101,24 @@ Result<TaskEntry> launch(const TaskCall& call) {
   const std::uint64_t begin = now_us();
   timespec began{};
   ::clock_gettime(CLOCK_REALTIME, &began);
-  SPC_TRY(keep_nothing_else());
-  auto entrypoint = Entrypoint::with_probe();
-  EndingLeader leader;  // it ends while we enter
-  auto waited = wait_until_ready(call, entrypoint, leader);
-  if (!waited) return without_container(waited.error(), call);
-  if (waited->led == Led::outside) {
-    SPC_TRY(stay_outside());
-    return TaskEntry{};
-  }
-  if (waited->led == Led::explained || waited->led == Led::pulled || waited->led == Led::removed) {
-    return TaskEntry{.explained = true, .environment = {}, .timing = {}};
-  }
-  if ((waited->ready.namespaces & own_pid) != 0) leader.await();  // another process of ours enters, and is not its parent
-  if (call.before_entering) call.before_entering();
-  waited->pulled = made_since(waited->ready, began);
-  auto in = SPC_TRY(enter(std::move(waited->ready), call));
-  return finish(std::move(in), *waited, entrypoint, call, begin);
+  Arrival arrival;
+  const auto arrived = arrive({.step = call.step.tasks.get(),
+                               .agent_group = call.agent_group,
+                               .variables = call.variables,
+                               .task_flags = call.task_flags,
+                               .lead = [&](const LeaderStart& start) { return lead(call, start); },
+                               .ask_host = [&](const Arrival& now,
+                                               int answer) { return answer_for_host(now, call, answer); },
+                               .before_entering = call.before_entering},
+                              arrival);
+  // From here on the task has no capability, and may read.
+  if (!arrived) return without_container(why_not(arrived.error(), arrival), call);
+  const Led led = arrival.led.value_or(Led::joined);
+  if (led == Led::outside) return TaskEntry{.outside = true};
+  if (led != Led::set_up && led != Led::joined) return TaskEntry{.explained = true};
+  const bool pulled = made_since(arrival.ready, began);
+  auto in = SPC_TRY(read_inside(arrival, call));
+  return finish(std::move(in), arrival, call, pulled, begin);
 }
 
 }  // namespace spc

@@ -9,8 +9,8 @@
 #include "launch/inside/image_files.hpp"
 #include "launch/inside/start_record.hpp"
 #include "launch/request/save_path.hpp"
-#include "task/enter.hpp"
-#include "task/visit.hpp"
+#include "task/entering/enter.hpp"
+#include "task/entering/visit.hpp"
 
 namespace spc {
 namespace {
@@ -96,7 +96,8 @@ Result<Leader::Ordered> Leader::order(const Terms& terms, TaskHooks& hooks) {
   if (saver_ && saves_layer(*task_.save_path())) container.image_below = SPC_TRY(image_below(terms, order.spec));
   std::uint32_t flags = 0;
   if (terms.request.only_pull) flags |= TaskMessage::start_pull;
-  if (terms.request.private_layer) flags |= TaskMessage::start_private;
+  // With --container-explain the others have nothing to enter for: they lead, and leave.
+  if (terms.request.private_layer || terms.request.explain) flags |= TaskMessage::start_private;
   if (saver_) flags |= TaskMessage::start_save;
   if (order.hooks && PreparedHooks::runs_shell_hooks(hooks)) flags |= TaskMessage::start_hooks;
   line_.answer_by([this, meeting = terms.request.meeting](AgentMessage& message) {
@@ -206,7 +207,7 @@ Result<TaskEdits> Leader::set_up_inside(const Terms& terms, TaskHooks& hooks, Or
                   .site = terms.site,
                   .edits = {},
                   .security = std::move(container.security),
-                  .wishes = {}};
+                  .wishes = task_.asked.environment};
   if (container.hooks) notes.edits = SPC_TRY(container.hooks->create(hooks, spec, container.root));
   SPC_TRY(notes.write(notes_));
   container.root.not_ours = [this](const std::string& paths) { task_.log.write(LogLevel::warning, not_ours(paths)); };

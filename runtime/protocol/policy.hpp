@@ -10,7 +10,7 @@ namespace spc {
 /// writes this; the agent checks and keeps it as /run/spank-container/policy until one of the files changes. In
 /// that file, texts follow that only the user's side of a start reads: launch/policy/site_policy.hpp.
 struct PolicyRecord {
-  static constexpr char kMagic[8] = {'S', 'P', 'C', 'P', 'O', 'L', '7', '\0'};
+  static constexpr char kMagic[8] = {'S', 'P', 'C', 'P', 'O', 'L', '8', '\0'};
   static constexpr std::uint32_t kMostText = 256 << 10;
 
   char magic[8] = {};
@@ -23,12 +23,15 @@ struct PolicyRecord {
   std::uint32_t squashfs = 0;       ///< a Squashfs
   std::uint32_t most_containers = 0;  ///< with a name, of a user on a node; 0: no limit
   std::uint32_t most_layers = 500;    ///< that the kernel mounts for a start, an image with more is served by FUSE; 0: all are
+  std::uint32_t task_flags = error_report;  ///< TaskFlags
   std::uint32_t text_bytes = 0;     ///< length of the following texts, at most kMostText
   std::int64_t made_at = 0;         ///< seconds since 1970: images admitted earlier were not checked against this policy
   std::int64_t tag_ttl = 0;         ///< seconds for which a tag is not resolved again
   std::int64_t job_tag_ttl = 0;     ///< the same for one that was resolved since the job was submitted
   char default_registry[256] = {};  ///< NUL-terminated
 
+  /// What tasks have to know before they read any text.
+  enum TaskFlags : std::uint32_t { error_report = 1, task_prolog_on_host = 2 };
   enum Pull : std::uint32_t { newer = 0, missing = 1, always = 2, never = 3 };
   /// How the store's layers are read, up to most_layers of an image: by_kernel or, if it cannot map their owners (Linux before 6.2), by
   /// FUSE. Jobs of root need no map. `automatic`: by_kernel, and where that fails by FUSE.

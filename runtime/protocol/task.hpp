@@ -188,7 +188,7 @@ struct TaskMessage {
   std::uint32_t layers_served = 0;  ///< by FUSE
   std::uint32_t layers_shared = 0;  ///< whose super block was already mounted by another step
 
-  PolicyRecord policy;  // lead
+  PolicyRecord policy;  // lead; ready and failed: its task_flags, for tasks that read no text yet
   Text<600> text;       // progress, warning; set_up_done and ready: from the leader for the tasks, unchanged
   WireError failure;    // failed
 };

@@ -5,6 +5,7 @@ import re
 from report import ROOT, data_lines, relative, sources, text_files
 
 MOST_ROOT_LINES = 2814
+MOST_ENTERING_LINES = 1465
 MOST_LINES_OF_A_FILE = 450
 LONGER_BY_NATURE = {"LICENSE", "tests/catalogue", "packaging/man/spank-container.7", "packaging/man/spank-container.conf.5"}
 
@@ -18,6 +19,12 @@ BANNED_EVERYWHERE = {
     r"\bin_quotes\((\w+(\.|->))*(request|options|asked|wanted_|arguments_?)(\.|->)(image\b|words\[0\])": "shows secrets of a URL: without_secrets()",
 }
 BANNED_IN_ROOT_CODE = {r"\bin_quotes\s*\(": "handles text of a user: quoted() is for names of ours"}
+BANNED_WHILE_ENTERING = {
+    r"\b(spank_)?getenv\s*\(|\benviron\b|\bS_JOB_ARGV\b": "reads what the user has written",
+    r"\bspc_(configure|summarize|check|site_flag)\s*\(|\bSitePolicy\b|\bSPC_(CONFIG|RUN)_": "reads a file of the site",
+    r"\.read\s*\(|\bread_file\s*\(|\bifstream\b|\bTaskNotes::": "reads texts",
+    r"\bfrom_chars\b|\bsto(i|l|ul)\s*\(|\bsscanf\s*\(|\bin_quotes\s*\(|\bprintable\s*\(": "looks into a text",
+}
 BANNED_IN_AGENT = {
     r"\brealpath\s*\(|\bcanonicalize_file_name\s*\(": "resolves a path with privilege",
     r"\bget(pw|gr)\w*\s*\(": "asks name services with privilege",
@@ -126,8 +133,8 @@ def agent_files():
     return set(sources("runtime/agent"))
 
 
-def with_base(files):
-    """The files and, of runtime/base, what they include, with the .cpp beside each header."""
+def with_base(files, also=()):
+    """The files and, of runtime/base and `also`, what they include, with the .cpp beside each header."""
     found, waiting = set(), list(files)
     while waiting:
         path = waiting.pop()
@@ -136,7 +143,7 @@ def with_base(files):
         found.add(path)
         for _, name in includes(path):
             header = None if name.startswith("<") else resolve(path, name)
-            if header and relative(header).startswith("runtime/base/"):
+            if header and relative(header).startswith(("runtime/base/", *also)):
                 waiting += [file for file in (header, header.with_suffix(".cpp")) if file.exists()]
     return found
 
@@ -153,13 +160,46 @@ def root_files():
     return {path: user_code.get(path, []) for path in with_base(files)}
 
 
+def entering_files():
+    """The code of each file that is meant. Of what these include, root_code leaves out the same as for root."""
+    files, only, without = [], {}, root_files()
+    for line in data_lines("entering_code"):
+        name, *rest = line.split()
+        if not (ROOT / name).exists():
+            raise FileNotFoundError(f"tests/architecture/entering_code names {name}, which does not exist")
+        if rest[:1] == ["only"]:
+            only[ROOT / name] = rest[1:]
+        elif rest:
+            without[ROOT / name] = rest
+        else:
+            files += sources(name) if name.endswith("/") else [ROOT / name]
+    texts = {path: "\n".join(code_of(path, without.get(path, []))) for path in with_base(files, ("runtime/protocol/",))}
+    for path, names in only.items():
+        lines = code_of(path, [])
+        kept = [line for name in names for line in sorted_out(lines, name, path)]
+        texts[path] = "\n".join(kept)
+    return texts
+
+
+def sorted_out(lines, name, path):
+    """The lines of one definition."""
+    rest = remove_definition(lines, name, path)
+    first = next((i for i, line in enumerate(rest) if line != lines[i]), len(rest))
+    return lines[first : first + len(lines) - len(rest)]
+
+
 def code_lines(path, without=()):
+    return sum(1 for line in code_of(path, without) if line.strip())
+
+
+def code_of(path, without):
+    """Its lines without comments and the named definitions; none if it is data."""
     if without == ["data"]:
-        return 0
+        return []
     lines = strip(path.read_text(), False).splitlines()
     for name in without:
         lines = remove_definition(lines, name, path)
-    return sum(1 for line in lines if line.strip())
+    return lines
 
 
 def remove_definition(lines, name, path):
@@ -171,8 +211,8 @@ def remove_definition(lines, name, path):
     raise LookupError(f"tests/architecture/root_code names {name}, which {relative(path)} does not define")
 
 
-def root_size_problems(counts):
-    if not counts or sum(counts.values()) > MOST_ROOT_LINES:
+def size_problems(counts, most):
+    if not counts or sum(counts.values()) > most:
         yield f"{sum(counts.values())} lines in {len(counts)} files"
         yield from (f"{lines:5} {relative(path)}" for path, lines in sorted(counts.items()))
 
@@ -181,9 +221,12 @@ def root_size_problems(counts):
 
 
 def banned(files, rules):
-    for path in sorted(files):
-        code = strip(path.read_text(), True).splitlines()
-        for number, line in enumerate(code, 1):
+    yield from banned_in({path: path.read_text() for path in files}, rules)
+
+
+def banned_in(texts, rules):
+    for path in sorted(texts):
+        for number, line in enumerate(strip(texts[path], True).splitlines(), 1):
             for pattern, reason in rules.items():
                 if re.search(pattern, line):
                     yield f"{relative(path)}:{number}: {line.strip()}: {reason}"
@@ -237,7 +280,15 @@ def check(report):
     root = root_files()
     counts = {path: code_lines(path, user_names) for path, user_names in root.items()}
     promise = f"code that runs as root has {sum(counts.values())} lines, at most {MOST_ROOT_LINES}"
-    report.check(promise, root_size_problems(counts))
+    report.check(promise, size_problems(counts, MOST_ROOT_LINES))
+    entering = entering_files()
+    counts = {path: sum(1 for line in text.splitlines() if line.strip()) for path, text in entering.items()}
+    own = {path: text for path, text in entering.items()
+           if not relative(path).startswith(("runtime/base/", "runtime/protocol/"))}
+    promise = (f"code that runs in tasks with capabilities has {sum(counts.values())} lines, at most {MOST_ENTERING_LINES}; "
+               f"{sum(counts[path] for path in own)} without base and protocol")
+    report.check(promise, size_problems(counts, MOST_ENTERING_LINES))
+    report.check("a task with capabilities reads no text", banned_in(own, BANNED_WHILE_ENTERING))
     everywhere = set(sources("spank", "runtime", "hooks", "packaging/compat"))
     report.check("nobody makes a banned call", banned(everywhere, BANNED_EVERYWHERE))
     report.check("no error leaks what a braced initialiser has made", leaking_tries(everywhere))

@@ -6,10 +6,16 @@
 //   hostile_tracer PID ROLE fail N ERRNO [NUMBER]
 //                                             lets the Nth (with this NUMBER) fail; close(2) closes all the same
 //
+//   hostile_tracer PID ROLE watch TEXT        of ROLE and its forks, while they have what a task enters with (CAP_SYS_ADMIN,
+//                                             CAP_SYS_CHROOT, CAP_NET_ADMIN): prints "opened PID PATH" for each file they open, and
+//                                             "read PID PLACE" when they read a string in their memory that begins with TEXT, by
+//                                             the processor's watchpoints; first, "watched PID N": how many such strings
+//
 // ROLE is the name of a program, or the one that a process has given itself; a "+" for each fork since: "agent+" are the forks
 // of the agent. Processes and threads of a role count together. `agent epilog` is "agent-epilog", and so on.
 // Prints "ready" when it follows, then "call PID NUMBER" or "done PID NUMBER". Ends, and lets everybody go, with SIGTERM.
 
+#include <fcntl.h>
 #include <signal.h>
 #include <sys/prctl.h>
 #include <sys/ptrace.h>
@@ -21,14 +27,19 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <cstddef>
+#include <cstdint>
 #include <cstdio>
+#include <cstdint>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <map>
+#include <set>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace {
 
@@ -44,7 +55,8 @@ struct Task {
 
 struct Wish {
   std::string role;
-  enum What { list, kill, stop, fail } what = list;
+  enum What { list, kill, stop, fail, watch } what = list;
+  std::string text;
   long at = 0;
   int error = 0;
   int number = -1;  // of the system calls that count; all
@@ -75,6 +87,59 @@ std::string program_of(pid_t process) {
   std::getline(words, word, '\0');
   if (std::ranges::count(kCommands, word) > 0) name += "-" + word;
   return name;
+}
+
+/// What a task that waits for its container has permitted: runtime/task/entering/enter.cpp.
+bool may_enter(pid_t process) {
+  std::ifstream file("/proc/" + std::to_string(process) + "/status");
+  for (std::string line; std::getline(file, line);) {
+    if (line.starts_with("CapPrm:")) return line.ends_with("\t0000000000241000");
+  }
+  return false;
+}
+
+/// What a process has in its memory at `address`, as far as it can be read.
+std::string memory_at(pid_t process, std::uint64_t address, std::size_t size) {
+  std::string bytes(size, '\0');
+  const int file = ::open(("/proc/" + std::to_string(process) + "/mem").c_str(), O_RDONLY | O_CLOEXEC);
+  const ssize_t got = ::pread(file, bytes.data(), size, static_cast<off_t>(address));
+  ::close(file);
+  bytes.resize(got > 0 ? static_cast<std::size_t>(got) : 0);
+  return bytes;
+}
+
+/// Where in its writable memory strings begin with `text`: those of malloc() do at multiples of 8.
+std::vector<std::uint64_t> places_of(pid_t process, const std::string& text) {
+  std::vector<std::uint64_t> places;
+  std::ifstream maps("/proc/" + std::to_string(process) + "/maps");
+  for (std::string line; std::getline(maps, line);) {
+    std::uint64_t begin = 0, end = 0;
+    char mode[5] = "";
+    if (std::sscanf(line.c_str(), "%lx-%lx %4s", &begin, &end, mode) != 3 || mode[1] != 'w') continue;
+    const std::string bytes = memory_at(process, begin, end - begin);
+    for (auto at = bytes.find(text); at != std::string::npos; at = bytes.find(text, at + 1)) {
+      if ((begin + at) % 8 == 0) places.push_back(begin + at);
+    }
+  }
+  return places;
+}
+
+constexpr std::size_t kWatchpoints = 4;
+
+void set_debug_register(pid_t task, std::size_t number, std::uint64_t value) {
+  const auto place = offsetof(user, u_debugreg) + number * sizeof(long);
+  if (::ptrace(PTRACE_POKEUSER, task, reinterpret_cast<void*>(place), value) != 0) std::perror("hostile_tracer: watch");
+}
+
+/// Reading or writing the 8 bytes at these places stops the task with SIGTRAP: at four of them, the next four in the next task.
+void watch_memory(pid_t task, const std::vector<std::uint64_t>& places, std::size_t tasks_before) {
+  constexpr std::uint64_t kReadOrWrite = 3, kEight = 2;
+  std::uint64_t control = 0;
+  for (std::size_t i = 0; i < std::min(places.size(), kWatchpoints); ++i) {
+    set_debug_register(task, i, places[(tasks_before * kWatchpoints + i) % places.size()]);
+    control |= (1UL << (2 * i)) | ((kReadOrWrite | kEight << 2) << (16 + 4 * i));
+  }
+  set_debug_register(task, 7, control);
 }
 
 class Tracer {
@@ -127,7 +192,9 @@ class Tracer {
     }
     if (event == PTRACE_EVENT_EXEC) roles_[tasks_[task].process] = program_of(task);
     if (signal == (SIGTRAP | 0x80)) on_system_call(task);
-    go_on(task, event != 0 || signal == (SIGTRAP | 0x80) ? 0 : signal);
+    const bool is_watch = signal == SIGTRAP && event == 0 && wish_.what == Wish::watch;
+    if (is_watch) on_memory(task);
+    go_on(task, event != 0 || is_watch || signal == (SIGTRAP | 0x80) ? 0 : signal);
   }
 
   /// Forks of slurmstepd are looked at until they have a name.
@@ -151,6 +218,7 @@ class Tracer {
     const pid_t process = tasks_[task].process;
     const int number = static_cast<int>(info.entry.nr);
     if (number == SYS_prctl && info.entry.args[0] == PR_SET_NAME) renamed_ = task;
+    if (wish_.what == Wish::watch) return while_it_may_enter(process, number, info.entry.args);
     if (roles_[process] != wish_.role) return;
     if (wish_.what == Wish::list) {
       std::printf("call %d %d\n", process, number);
@@ -161,6 +229,33 @@ class Tracer {
       if (wish_.what == Wish::fail) prevent(task, number);
     }
     std::fflush(stdout);
+  }
+
+  void while_it_may_enter(pid_t process, int number, const std::uint64_t* arguments) {
+    if (!roles_[process].starts_with(wish_.role) || !may_enter(process)) return;
+    if (roles_[process] == wish_.role && watched_.insert(process).second) {
+      const auto places = places_of(process, wish_.text);
+      watch_memory(process, places, watched_.size() - 1);
+      std::printf("watched %d %zu\n", process, places.size());
+    }
+    const bool opens = number == SYS_open || number == SYS_openat || number == SYS_openat2 || number == SYS_execve;
+    const bool is_first = number == SYS_open || number == SYS_execve;
+    if (opens) std::printf("opened %d %s\n", process, memory_at(process, arguments[is_first ? 0 : 1], 256).c_str());
+    std::fflush(stdout);
+  }
+
+  /// A watchpoint. After the privilege is gone reading is nobody's business.
+  void on_memory(pid_t task) {
+    const pid_t process = tasks_[task].process;
+    user_regs_struct registers{};
+    ::ptrace(PTRACE_GETREGS, task, nullptr, &registers);
+    if (may_enter(process)) {
+      std::printf("read %d %llx\n", process, registers.rip);
+      std::fflush(stdout);
+    } else {
+      set_debug_register(task, 7, 0);
+    }
+    set_debug_register(task, 6, 0);
   }
 
   void prevent(pid_t task, int number) {
@@ -194,6 +289,7 @@ class Tracer {
   pid_t renamed_ = 0;  // who gives itself a name just now
   std::map<pid_t, Task> tasks_;
   std::map<pid_t, std::string> roles_;  // of processes
+  std::set<pid_t> watched_;
 };
 
 bool read_wish(int argc, char** argv, Wish& wish) {
@@ -201,6 +297,11 @@ bool read_wish(int argc, char** argv, Wish& wish) {
   wish.role = argv[2];
   const std::string_view what = argv[3];
   if (what == "list") return argc == 4;
+  if (what == "watch") {
+    wish.what = Wish::watch;
+    if (argc == 5) wish.text = argv[4];
+    return argc == 5;
+  }
   wish.what = what == "kill" ? Wish::kill : what == "stop" ? Wish::stop : Wish::fail;
   if (wish.what == Wish::fail ? argc != 6 && argc != 7 : argc != 5) return false;
   wish.at = std::atol(argv[4]);
@@ -214,7 +315,7 @@ bool read_wish(int argc, char** argv, Wish& wish) {
 int main(int argc, char** argv) {
   Wish wish;
   if (!read_wish(argc, argv, wish)) {
-    std::fputs("usage: hostile_tracer PID ROLE list | kill N | stop N | fail N ERRNO [NUMBER]\n", stderr);
+    std::fputs("usage: hostile_tracer PID ROLE list | kill N | stop N | fail N ERRNO [NUMBER] | watch TEXT\n", stderr);
     return 2;
   }
   sigset_t news;

@@ -93,6 +93,8 @@ PolicyRecord record_of(const Config& config) {
   }
   if (config.squashfs == "kernel") policy.squashfs = PolicyRecord::by_kernel;
   if (config.squashfs == "copy") policy.squashfs = PolicyRecord::by_copies;
+  policy.task_flags = (config.site.error_report ? PolicyRecord::error_report : 0U) |
+                      (config.site.task_prolog_on_host ? PolicyRecord::task_prolog_on_host : 0U);
   policy.most_containers = config.store.max_containers_per_user;
   policy.made_at = static_cast<std::int64_t>(std::time(nullptr));
   policy.tag_ttl = config.tag_ttl;

@@ -6,7 +6,7 @@
  *   init_post_opt           spc_open, spc_step_open
  *   user_init               spc_step_start
  *   task_init_privileged    spc_task_keep_privilege
- *   task_init               spc_task_begin, spc_task_enter
+ *   task_init               spc_task_begin, spc_task_enter, spc_task_flags
  *   task_exit               spc_step_finish
  *   exit                    spc_close
  *
@@ -104,6 +104,15 @@ struct spc_step {
   uint32_t step_id;
 };
 
+/* What spc_environment.read answers besides SPC_OK. */
+enum {
+  SPC_READ_OUTSIDE = 1, /* this task has no container and stays on the host */
+  SPC_READ_LEAVE = 2    /* it has nothing to do, as another task of the step does it: exit with status 0 */
+};
+
+/* What config.toml says to tasks, of spc_task_flags. */
+enum { SPC_FLAG_ERROR_REPORT = 1, SPC_FLAG_TASK_PROLOG_ON_HOST = 2 };
+
 /* How spc_task_enter sees and changes the job's environment. */
 struct spc_environment {
   size_t size;
@@ -111,7 +120,17 @@ struct spc_environment {
   void (*set)(const char *name, const char *value, void *arg);
   void (*unset)(const char *name, void *arg);
   void *arg;
-  void (*before_entering)(void *arg); /* or NULL; called on the host when everything is ready */
+  void (*before_entering)(void *arg); /* or NULL; called on the host when everything is ready, in the task with its
+                                         privilege: it must not look at what users have written */
+  /* Or NULL. If it is set, `options` of spc_task_enter is NULL, and nobody looks at `variables` before this has said what
+   * they are: it fills both in, and is called where users' texts may be read. That is in processes that have no
+   * capability (but CAP_SYS_CHROOT, unused), and in the task once it has none. SPC_OK, SPC_READ_*, or a negative code:
+   * the caller knows why. Both are borrowed until spc_task_enter returns. */
+  int (*read)(const struct spc_options **options, const char *const **variables, void *arg);
+  /* Or NULL; called before `read` in a process that one of the node's tasks has started to set the container up. The
+   * `first` (1) speaks for all of them: what goes to the log is that of the node. Where each task has its own container,
+   * others (0) come later. */
+  void (*before_leading)(int first, void *arg);
 };
 
 /* A handle; free it with spc_close(). `log` may be NULL. */
@@ -182,12 +201,15 @@ SPC_API int spc_task_keep_privilege(spc_runtime *rt);
 /* As the user in the task's process, before anything else: of what spc_task_keep_privilege kept, only what entering takes is
  * left. Reports nothing: if it fails, entering reports why. */
 SPC_API void spc_task_begin(void);
+/* What the node's config.toml says, as the step's agent has told this task: SPC_FLAG_*; -1: it has said nothing. No file
+ * is read. In the task, from before_entering on. */
+SPC_API int spc_task_flags(const spc_runtime *rt);
 /* As the user in the task's process, shortly before exec: enters the container, which the first task has set up by a process of its own; or
  * stays on the host, if it is a batch script that does not run in the container.
  * May take as long as the image pull. Afterwards, even after a failure, the process has no privilege. */
 SPC_API int spc_task_enter(spc_runtime *rt, const struct spc_options *options, const struct spc_environment *environment);
 
-/* Alternative for a task without a container: it stays on the host and drops what spc_task_keep_privilege kept. */
+/* Alternative for a task without a container: it stays on the host and drops what spc_task_keep_privilege kept. NULL is allowed. */
 SPC_API int spc_task_stay_outside(spc_runtime *rt);
 
 /* As root in slurmstepd, when the last of this node's `tasks` has ended, `killed` of them by SIGTERM or SIGKILL:

@@ -13,7 +13,7 @@
 #include "base/socket.hpp"
 #include "launch/request/save_path.hpp"
 #include "protocol/save.hpp"
-#include "task/enter.hpp"
+#include "task/entering/enter.hpp"
 
 namespace spc {
 namespace {

@@ -14,7 +14,7 @@
 #include "base/process/child.hpp"
 #include "base/socket.hpp"
 #include "protocol/save.hpp"
-#include "task/enter.hpp"
+#include "task/entering/enter.hpp"
 
 namespace spc {
 namespace {

@@ -19,7 +19,7 @@
 #include "launch/site/enroot_compat.hpp"
 #include "launch/site/enroot_text.hpp"
 #include "protocol/task.hpp"
-#include "task/visit.hpp"
+#include "task/entering/visit.hpp"
 
 namespace spc {
 namespace {

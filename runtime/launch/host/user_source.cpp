@@ -8,7 +8,7 @@
 #include "base/process/own_program.hpp"
 #include "base/socket.hpp"
 #include "protocol/user_source.hpp"
-#include "task/enter.hpp"
+#include "task/entering/arrival.hpp"
 
 namespace spc {
 namespace {
@@ -52,17 +52,6 @@ Result<void> UserSource::wait_for(int agent) {
     }
     socket_.reset();  // somebody answers now, or nobody asks any more
   }
-}
-
-Result<Child> start_user_source(int socket, const std::string& location, std::vector<std::string> environment) {
-  const std::string path = own_program(kUserSource);
-  Program program{.path = path,
-                  .arguments = {path, location},
-                  .environment = std::move(environment),
-                  .descriptors = {{socket, kUserSourceSocket}},
-                  .group = Program::Group::own};
-  program.prepare = [] { return stay_outside().has_value(); };
-  return Child::start(program);
 }
 
 Result<void> UserSource::start() {

@@ -13,10 +13,6 @@
 
 namespace spc {
 
-/// Starts it, with the image's canonical location; it answers on `socket`. `environment`: NAME=VALUE, the job's. In a process
-/// that still may gain what any process of the user may gain: podman makes its user namespace with newuidmap.
-Result<Child> start_user_source(int socket, const std::string& location, std::vector<std::string> environment);
-
 /// The leader's handle of `user-source` (protocol/user_source.hpp): the process that reads for the user what
 /// `import` requests. It is started on the first request, so never for a public image, and is
 /// gone, with all its children, before the container is entered: the user's program inherits nothing of it.

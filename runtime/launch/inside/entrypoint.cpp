@@ -183,19 +183,6 @@ EntrypointOutcome EntrypointOutcome::parse(std::string_view records) {
   return outcome;
 }
 
-Entrypoint Entrypoint::with_probe() {
-  Entrypoint entrypoint;
-  entrypoint.probe_.reset(::open(own_program(kProbe).c_str(), O_PATH | O_CLOEXEC));
-  if (!entrypoint.probe_) entrypoint.no_probe_ = errno;
-  return entrypoint;
-}
-
-Result<void> Entrypoint::write_down_in(UniqueFd notes) {
-  if (!lock(notes.get(), F_WRLCK, F_SETLK)) return Error::from_errno(errno, "lock the entrypoint's notes");
-  notes_ = std::move(notes);
-  return {};
-}
-
 Result<void> Entrypoint::run(const LaunchRequest& request, const SitePolicy& site, const UniqueFd& notes, ContainerSpec& spec,
                              Log& log) {
   mode_ = spec.entrypoint_mode;

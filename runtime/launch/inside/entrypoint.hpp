@@ -11,6 +11,7 @@
 #include "base/result.hpp"
 #include "base/unique_fd.hpp"
 #include "launch/spec/container_spec.hpp"
+#include "task/entering/arrival.hpp"
 
 namespace spc {
 
@@ -47,13 +48,10 @@ struct EntrypointOutcome {
 /// kernel releases the lock with the process that holds it.
 class Entrypoint {
  public:
-  /// On the host, whether or not there is an entrypoint: opens the probe.
-  static Entrypoint with_probe();
-  /// For the first task: the notes for all of them, which will contain the outcome. Locked until then.
-  Result<void> write_down_in(UniqueFd notes);
-  [[nodiscard]] int notes() const { return notes_.get(); }
-  /// It is not the first task of its container after all.
-  void write_nothing() { notes_.reset(); }
+  /// `arrival`: its probe, and the notes of the first task, for all of them, which will contain the outcome and are locked
+  /// until then.
+  explicit Entrypoint(Arrival& arrival)
+      : probe_(std::move(arrival.probe)), no_probe_(arrival.no_probe), notes_(std::move(arrival.own_notes)) {}
 
   /// In the container, in the work directory: runs the entrypoint, or waits for the first task, and changes `spec` accordingly.
   /// `notes`: the container's, for all tasks.
@@ -66,7 +64,7 @@ class Entrypoint {
   EntrypointMode mode_ = EntrypointMode::no;
   std::chrono::seconds limit_{0};
   UniqueFd probe_;
-  int no_probe_ = 0;  ///< errno
+  int no_probe_;  ///< errno
   UniqueFd notes_;    ///< of the first task
 };
 

@@ -42,12 +42,6 @@ std::string TaskNotes::step_of(const std::map<std::string, std::string>& job_env
   return value("SLURM_JOB_ID") + "." + value("SLURM_STEP_ID");
 }
 
-Result<UniqueFd> TaskNotes::make_file() {
-  UniqueFd file(::memfd_create("spank-container notes", MFD_CLOEXEC));
-  if (!file) return Error::from_errno(errno, "create the notes for the tasks");
-  return file;
-}
-
 Result<void> TaskNotes::write(int file) const {
   std::string records;
   add_record(records, "step", step);

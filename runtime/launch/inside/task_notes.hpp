@@ -25,12 +25,11 @@ struct TaskNotes {
   SitePolicy site;  ///< of that step, including enroot's files
   TaskEdits edits;  ///< of the hooks
   TaskSecurity security;
-  EnvironmentWishes wishes;  ///< of one task, which has asked the host
+  EnvironmentWishes wishes;  ///< of the step, its --container-env-file included
 
   /// JOB.STEP from this environment.
   static std::string step_of(const std::map<std::string, std::string>& job_environment);
 
-  static Result<UniqueFd> make_file();
   /// Once, before anything else is written there.
   Result<void> write(int file) const;
   static Result<TaskNotes> read(int file);

@@ -9,7 +9,7 @@
 #include "base/records.hpp"
 #include "image/reference/file_url.hpp"
 #include "protocol/user_source.hpp"
-#include "task/enter.hpp"
+#include "task/entering/enter.hpp"
 #include "task/user_identity.hpp"
 
 namespace spc {

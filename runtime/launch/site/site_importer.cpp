@@ -13,7 +13,7 @@
 #include "base/process/child.hpp"
 #include "base/trusted_file.hpp"
 #include "base/unique_fd.hpp"
-#include "task/enter.hpp"
+#include "task/entering/enter.hpp"
 
 namespace spc {
 namespace {

@@ -6,7 +6,7 @@
 #include "launch/site/policy_rules.hpp"
 #include "protocol/import.hpp"
 #include "protocol/policy.hpp"
-#include "task/enter.hpp"
+#include "task/entering/enter.hpp"
 
 namespace spc {
 namespace {

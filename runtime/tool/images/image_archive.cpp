@@ -6,7 +6,7 @@
 #include "base/process/user_namespace.hpp"
 #include "image/reference/location.hpp"
 #include "launch/inside/image_files.hpp"
-#include "task/visit.hpp"
+#include "task/entering/visit.hpp"
 
 namespace spc::tool {
 namespace {

@@ -1,4 +1,5 @@
 """What must hold at every moment, attacked from inside a container or by its user on the node. tests/hostile/invariants lists all."""
+import itertools
 import os
 import re
 import sys
@@ -112,16 +113,43 @@ def the_user_of_an_image_changes_nothing(cluster):
 
 # --- by tracing -------------------------------------------------------------------------------------------------------
 
+def tracer():
+    program = os.environ.get("SPC_TRACER", os.path.join(HERE, "../../../build/release/tests/hostile/hostile_tracer"))
+    if not os.access(program, os.X_OK):
+        raise Skipped("there is no tracer for this machine")
+    return program
+
+
+@test
+def tasks_with_capabilities_read_no_text(cluster):
+    """Neither a variable nor an option nor a file of the site, from task_init on: options and environment by watchpoints,
+    four in each of two tasks, which have the same memory."""
+    sys.path.append(os.path.join(HERE, "../../hostile"))
+    import scene
+
+    asked = ["--container-env=SPC_ASKED_FOR=1", "--container-mounts=/home/shared:/mnt"]
+    refused = [*asked, "--container-mounts=/no/such/place:/mnt"]
+    for options, text in itertools.product((asked, refused), ("SPC_ASKED_FOR=", "SPC_OF_THE_USER=")):
+        with scene.Traced(cluster, tracer(), "slurmstepd+", "watch", text) as traced:
+            done = cluster.srun(*ON, "-n2", *options, "true", env=["SPC_OF_THE_USER=1"])
+        equal(done.rc == 0, options is asked, f"whether the step starts with {options}")
+        watched = [int(number) for word, _, number in traced.lines if word == "watched"]
+        equal(len(watched), 2, f"tasks that waited with capabilities, {text}")
+        expect(all(1 <= count <= 8 for count in watched), f"strings that can be watched, {text}: {watched}")
+        equal([line for line in traced.lines if line[0] == "read"], [], f"places that read {text}")
+        opened = {name for word, _, name in traced.lines if word == "opened"}
+        expect("/proc/self/ns/mnt" in opened, f"what the tasks opened: {opened}")
+        own = {name for name in opened if name.endswith(("/container-helper", "/libspank_container.so.1"))}
+        equal(sorted(opened - own), ["/proc/self/ns/mnt"], "what tasks open before they are inside")
+
+
 @test
 def a_task_opens_nothing_between_entering_and_giving_up_its_privilege(cluster):
     sys.path.append(os.path.join(HERE, "../../hostile"))
     import scene
 
-    program = os.environ.get("SPC_TRACER", os.path.join(HERE, "../../../build/release/tests/hostile/hostile_tracer"))
-    if not os.access(program, os.X_OK):
-        raise Skipped("there is no tracer for this machine")
     names = scene.system_calls()
-    with scene.Traced(cluster, program, "slurmstepd+", "list") as traced:
+    with scene.Traced(cluster, tracer(), "slurmstepd+", "list") as traced:
         cluster.srun(*ON, "-n2", "true").good()
     by_process = {}
     for word, pid, number in traced.lines:

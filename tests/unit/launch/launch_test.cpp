@@ -1,7 +1,7 @@
 #include "base/socket.hpp"
 #include "unit/test.hpp"
 #include "launch/launch.hpp"
-#include "task/visit.hpp"
+#include "task/entering/visit.hpp"
 
 #include <thread>
 
@@ -32,12 +32,15 @@ Error heard_by_task(const Error& failure, const std::string& image) {
   request.style = &style;
   NoLog log;
   const char* const no_variables[] = {nullptr};
-  const TaskCall call{.read = [&](ReadAt) -> Result<Asked> { return Asked{request, {}}; },
+  std::int64_t task_flags = -1;
+  const TaskCall call{.read = [&](ReadAt) -> Result<Asked> { return Asked{.request = request}; },
                       .variables = no_variables,
                       .step = step,
                       .style = style,
                       .log = log,
-                      .before_entering = {}};
+                      .before_entering = {},
+                      .before_leading = {},
+                      .task_flags = task_flags};
   // Whoever launches gives up what it may.
   const auto entered = run_apart(
       [&]() -> Result<void> {

@@ -1,4 +1,4 @@
-#include "task/stand_in.hpp"
+#include "task/entering/stand_in.hpp"
 
 #include <fcntl.h>
 #include <signal.h>

@@ -1,15 +1,18 @@
-#include "task/enter.hpp"
+#include "task/entering/enter.hpp"
 
+#include <net/if.h>
 #include <sched.h>
 #include <sys/capability.h>
+#include <sys/ioctl.h>
 #include <sys/prctl.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstring>
 #include <vector>
 
-#include "task/loopback.hpp"
-#include "task/stand_in.hpp"
+#include "task/entering/stand_in.hpp"
 
 namespace spc {
 namespace {
@@ -44,6 +47,17 @@ Capabilities with(Capabilities some, const Capabilities& more) {
   return some;
 }
 
+/// Brings up 127.0.0.1 in the network namespace of this process. errno on failure.
+bool start_loopback() {
+  const UniqueFd socket(::socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+  ifreq request{};
+  std::memcpy(request.ifr_name, "lo", sizeof "lo");
+  if (!socket || ::ioctl(socket.get(), SIOCGIFFLAGS, &request) != 0) return false;
+  if ((request.ifr_flags & IFF_UP) != 0) return true;  // another task was here
+  request.ifr_flags |= IFF_UP;
+  return ::ioctl(socket.get(), SIOCSIFFLAGS, &request) == 0;
+}
+
 /// There is no way any more to get a capability that the process does not have.
 Result<void> forgo_privilege() {
   ::prctl(PR_SET_KEEPCAPS, 0, 0, 0, 0);
@@ -52,6 +66,27 @@ Result<void> forgo_privilege() {
 }
 
 }  // namespace
+
+bool ContainerNamespaces::has(NamespaceBits bit) const {
+  for (std::size_t i = 0; i < own.size(); ++i) {
+    if (kNamespaceKinds[i].bit == bit) return bool(own[i]);
+  }
+  return false;
+}
+
+Result<ContainerNamespaces> ContainerNamespaces::take(std::vector<UniqueFd>& passed,
+                                                      std::uint32_t bits, std::size_t first) {
+  ContainerNamespaces namespaces;
+  namespaces.mounts = std::move(passed.at(0));
+  namespaces.makes_cgroup = (bits & own_cgroup) != 0;
+  for (std::size_t i = 0; i < kNamespaceKinds.size(); ++i) {
+    if ((bits & kNamespaceKinds[i].bit & ~std::uint32_t{own_cgroup}) == 0) continue;
+    if (first == passed.size())
+      return Error(ErrorKind::internal, "enter the container: a namespace is missing");
+    namespaces.own[i] = std::move(passed[first++]);
+  }
+  return namespaces;
+}
 
 Result<void> keep_nothing_else() { return set_capabilities(with(to_enter(), of_root()), of_root()); }
 

@@ -1,4 +1,4 @@
-#include "task/visit.hpp"
+#include "task/entering/visit.hpp"
 
 #include <sys/mman.h>
 #include <unistd.h>
@@ -7,8 +7,7 @@
 #include <string>
 
 #include "base/process/child.hpp"
-#include "protocol/wire_error.hpp"
-#include "task/enter.hpp"
+#include "task/entering/enter.hpp"
 
 namespace spc {
 namespace {
@@ -25,14 +24,19 @@ int status_of(const Result<void>& done, int answer) {
 
 }  // namespace
 
-Result<void> run_apart(const std::function<Result<void>()>& work, std::string_view what) {
+Result<void> run_apart(const std::function<Result<void>()>& work, std::string_view what, WireError& said) {
   const UniqueFd answer(::memfd_create("spank-container answer", MFD_CLOEXEC));
   if (!answer) return Error::from_errno(errno, std::string(what) + ": make a memory file");
   auto child = SPC_TRY(Child::run([&] { return status_of(work(), answer.get()); }, what));
   if (child.wait().success()) return {};
-  WireError error;
-  if (::pread(answer.get(), &error, sizeof error, 0) == sizeof error && error.is_set()) return error.error();
+  if (::pread(answer.get(), &said, sizeof said, 0) != sizeof said) said = {};
   return Error(ErrorKind::system, std::string(what) + ": helper exited unexpectedly");
+}
+
+Result<void> run_apart(const std::function<Result<void>()>& work, std::string_view what) {
+  WireError said;
+  auto done = run_apart(work, what, said);
+  return said.is_set() ? said.error() : std::move(done);
 }
 
 Result<void> visit_root(int root, const std::function<Result<void>()>& inside) {

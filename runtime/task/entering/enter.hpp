@@ -1,9 +1,26 @@
 #pragma once
 
+#include <array>
+#include <cstdint>
+#include <vector>
+
 #include "base/result.hpp"
-#include "task/namespaces.hpp"
+#include "base/unique_fd.hpp"
+#include "protocol/task.hpp"
 
 namespace spc {
+
+/// What a task enters: the container's mount namespace and its own namespaces of other kinds.
+struct ContainerNamespaces {
+  UniqueFd mounts;
+  std::array<UniqueFd, kNamespaceKinds.size()> own;  ///< as in kNamespaceKinds; empty: the host's
+  bool makes_cgroup = false;  ///< the task makes a cgroup namespace for itself
+
+  [[nodiscard]] bool has(NamespaceBits bit) const;
+  /// Takes those of `bits` from `passed`, where they are consecutive from `first`.
+  static Result<ContainerNamespaces> take(std::vector<UniqueFd>& passed, std::uint32_t bits,
+                                          std::size_t first);
+};
 
 /// As the user, before anything else: of what the task kept when it became the user (PR_SET_KEEPCAPS), only what entering takes is left, still unused.
 /// If the user is root, so is the right to read and write any file, in effect, until the container is entered.
