@@ -1,4 +1,5 @@
 #include <fcntl.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include "base/file.hpp"
@@ -8,6 +9,9 @@
 using namespace spc;
 
 namespace {
+
+/// As the agent makes it.
+UniqueFd notes_file() { return UniqueFd(::memfd_create("notes", MFD_CLOEXEC)); }
 
 TaskNotes some_notes() {
   TaskNotes notes;
@@ -31,7 +35,7 @@ TaskNotes some_notes() {
 
 TEST_CASE("the first task's notes arrive as they were written") {
   const auto written = some_notes();
-  const auto file = *TaskNotes::make_file();
+  const auto file = notes_file();
   REQUIRE(written.write(file.get()));
   const auto read = *TaskNotes::read(file.get());
   REQUIRE(read.step == "12.3");
@@ -44,7 +48,7 @@ TEST_CASE("the first task's notes arrive as they were written") {
 }
 
 TEST_CASE("what is written behind the notes is apart from them") {
-  const auto file = *TaskNotes::make_file();
+  const auto file = notes_file();
   REQUIRE(some_notes().write(file.get()));
   REQUIRE(write_all(file.get(), std::string_view("end=\0", 5)));
   REQUIRE(*read_behind_notes(file.get()) == std::string("end=\0", 5));
@@ -52,11 +56,11 @@ TEST_CASE("what is written behind the notes is apart from them") {
 }
 
 TEST_CASE("notes that are cut off are refused") {
-  const auto whole = *TaskNotes::make_file();
+  const auto whole = notes_file();
   REQUIRE(some_notes().write(whole.get()));
   const std::string bytes = *read_file(whole.get(), 1 << 20);
   for (const std::size_t size : {std::size_t{0}, std::size_t{7}, std::size_t{8}, bytes.size() - 1}) {
-    const auto cut = *TaskNotes::make_file();
+    const auto cut = notes_file();
     REQUIRE(write_all(cut.get(), std::string_view(bytes).substr(0, size)));
     REQUIRE_FALSE(TaskNotes::read(cut.get()));
   }
