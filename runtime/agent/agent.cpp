@@ -40,20 +40,14 @@ void Agent::run() {
                                              {common_.get(), &Agent::on_join}});
     std::array<pollfd, table.size()> waiting{};
     std::ranges::transform(table, waiting.begin(), [](const Event& event) { return pollfd{event.descriptor, POLLIN, 0}; });
-    // A killed publisher says nothing, and neither does a stopped server.
-    const int limit = looking_ && !holder_ ? 10 : import_.pid >= 0 || !servers_.empty() ? 1000 : -1;  // milliseconds
+    // Neither an ended process nor a stopped server says so.
+    const int limit = looking_ && !holder_ ? 10 : helpers_.size() > inits_.size() ? 1000 : -1;  // milliseconds
     const int count = ::poll(waiting.data(), waiting.size(), limit);
     if (count < 0 && errno != EINTR) return;
     std::erase_if(helpers_, [](pid_t helper) {
       int status = 0;
       // While a server that its user has stopped has a task's request, the task cannot be killed, and Slurm drains the node.
       return ::waitpid(helper, &status, WNOHANG | WUNTRACED) == helper && !(WIFSTOPPED(status) && ::kill(helper, SIGCONT) == 0);
-    });
-    std::erase_if(publishers_, [this](pid_t publisher) {
-      int status = 0;
-      const bool ended = ::waitpid(publisher, &status, WNOHANG) == publisher;
-      if (status != 0 && import_.pid >= 0) ::kill(import_.pid, SIGKILL);  // it would wait for this publisher's word
-      return ended;
     });
     const auto due = std::ranges::find_if(waiting, [](const pollfd& event) { return event.revents != 0; });
     // One event a turn, the first of the table that is due: each may change what the others mean.
@@ -165,7 +159,6 @@ void Agent::end() {
   for (int patience = 500; const auto& server : servers_) {  // milliseconds, of all together: slurmstepd's ends after a second
     for (pollfd gone{server.get(), 0, 0}; patience > 0 && ::poll(&gone, 1, 1) == 0; --patience) continue;
   }
-  helpers_.insert(helpers_.end(), publishers_.begin(), publishers_.end());
   reap(import_);
   reap(builder_);
   for (const pid_t helper : helpers_) ::kill(helper, SIGKILL);

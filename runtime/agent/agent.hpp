@@ -47,9 +47,8 @@ class Agent {
   Result<void> join_running();
   [[nodiscard]] std::vector<int> container() const;
   Result<void> start_import();
-  Result<void> publish(const Digest& blob, UniqueFd file);
-  Result<void> answer_import(ImportMessageKind kind, const Digest& digest, const Result<void>& done, int descriptor = -1);
-  Result<void> obey(const ImportMessage& message, std::vector<UniqueFd> file);
+  Result<void> start_publisher(const std::string& order);
+  Result<void> put_object(int import) const;
   Result<void> use(const Digest& manifest, ImageFiles image);
   Result<ServedLayer> serve(int file);
   Result<void> start_builder();
@@ -74,8 +73,9 @@ class Agent {
   Child import_;
   Child builder_;
   std::vector<UniqueFd> servers_;  ///< each takes orders here: protocol/fuse.hpp
-  std::vector<pid_t> helpers_;  ///< servers, and the init process of a PID namespace: they exit on their own, or with us
-  std::vector<pid_t> publishers_;
+  static constexpr std::size_t kMostHelpers = 1000;
+  /// Servers, publishers and the init process of a PID namespace: they exit on their own, or with us; and killed ones.
+  std::vector<pid_t> helpers_;
   std::uint64_t began_ = 0;
   std::vector<LayerFile> layers_;  ///< of the container: a copy holds no lock on its layer
   Result<void> held_;  ///< the layers, for the job's later steps; its errno is our exit code

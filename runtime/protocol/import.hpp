@@ -7,8 +7,10 @@
 
 namespace spc {
 
-/// Messages between the agent (root) and `import` (service user) over one SEQPACKET socket. The agent reads
-/// only `kind`, `digest`, `done` and descriptors; `text` and `error` are passed on to the user.
+/// Messages between the agent (root) and `import` (service user) over one SEQPACKET socket, and between `import` and one fork of the
+/// agent, a publisher, for each new object of the store, over a socket of its own. `import` never has a descriptor with which it
+/// could write to an object. Root takes no descriptor from `import` and reads only `kind`, `digest`, `done` and `total`; `text` and
+/// `error` are passed on, to the user or as the argument of `layer-writer`.
 ///
 /// `import` is started with only these descriptors (0-2 are /dev/null, the environment is empty):
 inline constexpr int kImportSocket = 3;   ///< this protocol
@@ -19,24 +21,31 @@ inline constexpr std::size_t kMostImportRequest = 64 << 10;
 
 enum class ImportMessageKind : std::uint32_t {
   // import -> agent
-  progress = 1,   ///< text: one line for the waiting user
-  warning = 2,    ///< text: one line for the user that must be seen
-  new_layer = 3,  ///< requests a new, unnamed file in the store
-  publish = 4,    ///< digest + the file's descriptor: give it the name of this blob digest
-  done = 5,       ///< digest: the manifest whose record is now in the store
-  failed = 6,     ///< error
-  evict = 7,      ///< digest: remove this layer from the store, unless it is in use; none: unmount what jobs only hold
-  meter = 8,      ///< done, total: bytes of the blobs, a few times per second; only if the request asks for it
-  record = 9,     ///< digest of a manifest + the descriptor of a file from new_layer: this is now the image's record; without: none is
-  name = 10,      ///< digest: the key of a public name (image/reference/named_image.hpp); + such a file: what it means
-  grant = 11,     ///< the same for the user in `done` alone
-  config = 12,    ///< a sealed memory file with the image's configuration; only if the request asks for no more (only_digest)
+  progress = 1,  ///< text: one line for the waiting user
+  warning = 2,   ///< text: one line for the user that must be seen
+  object = 3,    ///< requests a new object of the store; text: what `layer-writer` writes into it, empty: a file that `import` sends
+  done = 5,      ///< digest: the manifest whose record is now in the store
+  failed = 6,    ///< error
+  evict = 7,     ///< digest: remove this layer from the store, unless it is in use; none: unmount what jobs only hold
+  meter = 8,     ///< done, total: bytes of the blobs, a few times per second; only if the request asks for it
+  config = 12,   ///< a sealed memory file with the image's configuration; only if the request asks for no more (only_digest)
+
+  // import -> publisher, over the object's socket. Closing it gives the object up.
+  written = 13,  ///< the layer's report has arrived; the reply is `ended`
+  publish = 4,   ///< digest: after `ended`, gives the layer this name; the reply is `published` or `refused`
+  record = 9,    ///< digest of a manifest; total: bytes that follow as ImportBytes and replace the image's record; 0: removes it
+  name = 10,     ///< the same for a public name; digest: its key (image/reference/named_image.hpp)
+  grant = 11,    ///< the same for the user in `done` alone
 
   // agent -> import
-  layer_file = 16,  ///< reply to new_layer, with one descriptor open for reading and writing
-  published = 17,   ///< reply to publish, with its digest; can follow other replies, when the verifier is done
-  refused = 18,     ///< reply to any request, with its digest: error has the reason
-  obeyed = 19,      ///< reply to evict, record, name and grant, with their digest
+  object_socket = 16,  ///< reply to object: one descriptor, a socket to the publisher
+  refused = 18,        ///< reply to any request, with its digest: error has the reason
+  obeyed = 19,         ///< reply to evict, record, name and grant, with their digest
+
+  // publisher -> import
+  published = 17,  ///< the layer has its name
+  writer = 20,     ///< unasked if `layer-writer` was started: import's ends of its input, report and socket for the layers below
+  ended = 21,      ///< done: the writer's status as of wait(2); a descriptor of the layer's file, for reading
 };
 
 struct ImportMessage {
@@ -46,6 +55,11 @@ struct ImportMessage {
   std::uint64_t total = 0;
   Text<600> text;
   WireError error;
+};
+
+/// A piece of a record or name; the last one is padded.
+struct ImportBytes {
+  char bytes[4096];
 };
 
 }  // namespace spc

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 
 #include "base/digest.hpp"
 #include "protocol/wire_error.hpp"
@@ -34,16 +35,28 @@ struct LayerLimits {
   LayerFormat format = LayerFormat::squashfs;
   /// Not 0: no archive comes, the topmost so many of the layers that come over kLayerBelow are made one; those under them stay.
   std::uint32_t merges = 0;
+  std::uint32_t processors = 0;  ///< that the process may use; 0: all
 };
 
-/// `layer-writer` is started with these descriptors; 1 and 2 are /dev/null or a log.
-inline constexpr int kLayerInput = 0;   ///< the blob's bytes, to the end of file
+/// `layer-writer` is started with these descriptors; 0 is /dev/null, 1 and 2 are that or a log.
 inline constexpr int kLayerOutput = 3;  ///< an empty regular file, open for reading and writing
-inline constexpr int kLayerReport = 4;  ///< takes one LayerReport
+inline constexpr int kLayerReport = 4;  ///< a pipe or SEQPACKET socket, takes one LayerReport
 /// A socket, for a layer that will lie in an image: when the archive has been read and means another thing above other layers, it
 /// gets one LayersBelowQuestion, and its answers are the layers below, the bottom layer first: LayersBelowAnswer with descriptors,
 /// open for reading, as many messages as it takes. Without it the layer is converted as if it were alone.
 inline constexpr int kLayerBelow = 5;
+inline constexpr int kLayerPipe = 1 << 20;  ///< bytes that the pipe holds, if the system allows it
+inline constexpr int kLayerInput = 6;       ///< a pipe with the blob's bytes, to the end of file
+
+/// The program's one argument for a conversion: the members in this order, as decimal numbers.
+inline std::string order_of(const LayerLimits& limits) {
+  std::string order;
+  for (const std::uint64_t number : {limits.tar_bytes, limits.image_bytes, limits.entries, std::uint64_t{limits.workers},
+                                     static_cast<std::uint64_t>(limits.compression), static_cast<std::uint64_t>(limits.format),
+                                     std::uint64_t{limits.merges}, std::uint64_t{limits.processors}})
+    order += std::to_string(number) + " ";
+  return order;
+}
 
 struct LayersBelowQuestion {
   std::uint64_t entries = 0;  ///< of the archive
@@ -53,9 +66,15 @@ struct LayersBelowAnswer {
 };
 inline constexpr std::size_t kMaxLayersBelow = 500;
 
-/// `layer-writer facts`: gets the layers of a whole image over kLayerBelow, unasked, and writes its fact sheet to kLayerReport, as
+/// `layer-writer facts`, and with a space and a number: on so many processors. Gets the layers of a whole image over kLayerBelow, unasked, and writes its fact sheet to kLayerReport, as
 /// records of image/facts/facts.hpp.
 inline constexpr char kLayerFacts[] = "facts";
+/// `layer-writer copy`, likewise: writes its input to the file as it is, for a layer that another node has converted.
+inline constexpr char kLayerCopy[] = "copy";
+
+inline std::string order_of(const char* work, std::uint32_t processors) {
+  return processors == 0 ? work : std::string(work) + " " + std::to_string(processors);
+}
 
 /// The only output of the sandbox apart from the image file. Fixed size: nothing to parse.
 struct LayerReport {

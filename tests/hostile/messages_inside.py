@@ -170,7 +170,7 @@ class Import:
 
     def attack(self):
         if self.chance.random() < 0.5:
-            send(self.agent, hostile(self.chance, len(self.like) or 2064, range(16, 20), self.like), some_descriptors(self.chance))
+            send(self.agent, hostile(self.chance, len(self.like) or 2064, range(16, 22), self.like), some_descriptors(self.chance))
         else:
             send(self.user, hostile(self.chance, len(self.users) or 2320, range(16, 21), self.users), some_descriptors(self.chance))
         receive(self.agent)

@@ -178,8 +178,8 @@ def convert(data, output, below=None, merges=0, usage=None):
     given = memory_file(data)
     mine, theirs = os.pipe()
     asked, asking = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    high = [fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 20) for fd in (output, theirs, *([] if below is None else [asking.fileno()]))]
-    numbers = (3, 4, 5)[:len(high)]
+    high = [fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 20) for fd in (output, theirs, given, *([] if below is None else [asking.fileno()]))]
+    numbers = (3, 4, 6, 5)[:len(high)]
 
     def place():
         for number, fd in zip(numbers, high):
@@ -190,10 +190,10 @@ def convert(data, output, below=None, merges=0, usage=None):
             answering.start()
         compression = ZSTD if form == SQUASHFS else (LZ4, NONE)[zlib.crc32(data) % 2]
         limits = [str(limit) for limit in (MOST_BYTES, MOST_BYTES, MOST_ENTRIES)]
-        process = subprocess.Popen([LAYER_WRITER, *limits, "0", compression, form, str(merges)], stdin=given, preexec_fn=place, pass_fds=numbers,
+        process = subprocess.Popen([LAYER_WRITER, " ".join([*limits, "0", compression, form, str(merges), "0"])], stdin=subprocess.DEVNULL, preexec_fn=place, pass_fds=numbers,
                                    stderr=subprocess.PIPE)
         asking.close()
-        for fd in high[2:]:
+        for fd in high[3:]:
             os.close(high.pop())
         if usage is not None:
             usage["bytes"] = peak_memory(process)

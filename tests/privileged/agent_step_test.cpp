@@ -59,7 +59,7 @@ void add_image(unsigned char layers, bool is_for_kernel = true) {
     std::ofstream(scene.tree / "file") << "layer " << int{layer};
     std::ofstream(scene.tree / ("of" + std::to_string(layer))) << "own";
     make_squashfs(scene.tree, scene.image, "-comp zstd -all-root");
-    auto file = std::move(store.new_layer()).value();
+    auto file = std::move(store.new_object()).value();
     std::string bytes = contents(scene.image);
     if (!is_for_kernel) bytes[6] = 1;  // 65536 inodes more: the kernel wants a longer table then
     REQUIRE(write_all(file.get(), bytes));

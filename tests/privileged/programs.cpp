@@ -15,8 +15,11 @@
 
 #include "base/file.hpp"
 #include "base/process/own_program.hpp"
+#include "base/process/pipe.hpp"
 #include "base/socket.hpp"
+#include "pinned_pages.hpp"
 #include "protocol/import.hpp"
+#include "protocol/layer.hpp"
 
 namespace fs = std::filesystem;
 
@@ -24,55 +27,86 @@ namespace spc {
 namespace {
 
 
-UniqueFd new_layer() {
-  ImportMessage message{.kind = ImportMessageKind::new_layer, .digest = {}};
-  if (!send_struct(kImportSocket, message)) return {};
-  auto descriptors = receive_struct(kImportSocket, message, 1);
-  return descriptors && descriptors->size() == 1 ? std::move(descriptors->front()) : UniqueFd();
+/// A layer that the played layer-writer has written, and the socket to its publisher.
+struct NewLayer {
+  UniqueFd socket, file;
+};
+
+bool receive(int socket, ImportMessage& message, std::vector<UniqueFd>& descriptors, std::size_t most) {
+  auto received = receive_struct(socket, message, most);
+  if (received) descriptors = *std::move(received);
+  return received.has_value();
 }
 
-void publish(char content, UniqueFd file) {
+std::optional<NewLayer> new_layer(const std::string& content) {
+  ImportMessage message{.kind = ImportMessageKind::object, .digest = {}};
+  message.text.set("copy");
+  std::vector<UniqueFd> descriptors;
+  NewLayer layer;
+  if (!send_struct(kImportSocket, message) || !receive(kImportSocket, message, descriptors, 1)) return {};
+  layer.socket = std::move(descriptors.at(0));
+  if (!receive(layer.socket.get(), message, descriptors, 3) || descriptors.size() != 3) return {};
+  if (!write_all(descriptors[0].get(), content)) return {};
+  descriptors[0].reset();
+  (void)read_pipe(descriptors[1].get(), 1000);
+  message = {.kind = ImportMessageKind::written, .digest = {}};
+  if (!send_struct(layer.socket.get(), message) || !receive(layer.socket.get(), message, descriptors, 1)) return {};
+  layer.file = std::move(descriptors.at(0));
+  return layer;
+}
+
+void publish(char content, const NewLayer& layer) {
   ImportMessage message{.kind = ImportMessageKind::publish, .digest = {}};
   message.digest.bytes.fill(static_cast<unsigned char>(content));
-  const UniqueFd reader(::open(("/proc/self/fd/" + std::to_string(file.get())).c_str(), O_RDONLY | O_CLOEXEC));
-  file.reset();
-  const int passed[] = {reader.get()};
-  (void)send_struct(kImportSocket, message, passed);
+  (void)send_struct(layer.socket.get(), message);
+}
+
+std::string in_words(const ImportMessage& answer) {
+  return std::to_string(answer.digest.bytes[0]) + ":" + std::to_string(static_cast<unsigned>(answer.kind)) +
+         (answer.error.is_set() ? " " + answer.error.error().message() : "");
+}
+
+int end_with(const std::string& text) {
+  ImportMessage end{.kind = ImportMessageKind::failed, .digest = {}};
+  end.error = WireError(Error::with(ErrorKind::no_space, EDQUOT, text, "of import"));
+  (void)send_struct(kImportSocket, end);
+  ::pause();
+  return 0;
 }
 
 int play_import() {
   std::string wishes(1000, '\0');
   wishes.resize(static_cast<std::size_t>(::recv(kImportSource, wishes.data(), wishes.size(), 0)));
-  std::vector<UniqueFd> files;
+  if (wishes == kPinPages || wishes == kHang) return end_with(wishes == kHang ? hang_in_read() : pin_pages());
+  std::vector<std::string> answers;
+  std::vector<NewLayer> layers;
   for (const char wish : wishes) {
-    if (wish == 'E') continue;
-    files.push_back(new_layer());
-    if (!files.back() || !write_all(files.back().get(), std::string(1, wish))) return 1;
-  }
-  for (std::size_t i = 0, file = 0; i < wishes.size(); ++i) {
-    if (wishes[i] != 'E') {
-      publish(wishes[i], std::move(files[file++]));
+    if (wish != 'E') {
+      auto layer = new_layer(std::string(1, wish));
+      if (!layer) return 1;
+      layers.push_back(*std::move(layer));
       continue;
     }
     ImportMessage message{.kind = ImportMessageKind::evict, .digest = {}};
     message.digest.bytes.fill(1);
-    (void)send_struct(kImportSocket, message);
+    if (!send_struct(kImportSocket, message) || !receive_struct(kImportSocket, message)) return 1;
+    answers.push_back(in_words(message));
   }
-  std::vector<std::string> answers;
-  for (std::size_t i = 0; i < wishes.size(); ++i) {
+  for (std::size_t i = 0; i < layers.size(); ++i) publish(wishes[i], layers[i]);
+  for (const NewLayer& layer : layers) {
     ImportMessage answer;
-    if (!receive_struct(kImportSocket, answer)) return 1;
-    answers.push_back(std::to_string(answer.digest.bytes[0]) + ":" + std::to_string(static_cast<unsigned>(answer.kind)) +
-                      (answer.error.is_set() ? " " + answer.error.error().message() : ""));
+    if (!receive_struct(layer.socket.get(), answer)) return 1;
+    answers.push_back(in_words(answer));
   }
   std::sort(answers.begin(), answers.end());
-  ImportMessage end{.kind = ImportMessageKind::failed, .digest = {}};
   std::string text;
   for (const std::string& answer : answers) text += answer + "|";
-  end.error = WireError(Error::with(ErrorKind::no_space, EDQUOT, text, "of import"));
-  (void)send_struct(kImportSocket, end);
-  ::pause();
-  return 0;
+  return end_with(text);
+}
+
+int play_writer() {
+  const bool copied = write_all(kLayerOutput, read_pipe(kLayerInput, 1 << 20)).has_value();
+  return copied && write_all(kLayerReport, "report") ? 0 : 1;
 }
 
 int play_verifier() {
@@ -101,7 +135,7 @@ void install_programs() {
   ::chmod(both.c_str(), 0666);  // whatever the umask
   const fs::path itself = fs::read_symlink("/proc/self/exe");
   const std::pair<const char*, fs::path> programs[] = {
-      {"fuse", SPC_FUSE_PROGRAM}, {"import", itself}, {"layer-verifier", itself}, {"agent", itself}, {"sleep", "/bin/sleep"}};
+      {"fuse", SPC_FUSE_PROGRAM}, {"import", itself}, {"layer-writer", itself}, {"layer-verifier", itself}, {"agent", itself}, {"sleep", "/bin/sleep"}};
   for (const auto& [name, program] : programs) {
     // Mounts, not links: the users that execute them may not be able to enter the directory of the build.
     std::ofstream(directory / name).close();
@@ -116,6 +150,7 @@ std::optional<int> play(std::string_view program, std::string_view word) {
   char byte = 0;
   if (program == own_program("agent") && word == "step") return ::recv(3, &byte, 1, 0) == 0 ? 0 : 1;
   if (program == own_program("import")) return play_import();
+  if (program == own_program("layer-writer")) return play_writer();
   if (program == own_program("layer-verifier")) return play_verifier();
   return std::nullopt;
 }

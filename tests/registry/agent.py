@@ -4,6 +4,8 @@ import array
 import contextlib
 import fcntl
 import os
+import resource
+import signal
 import socket
 import struct
 import subprocess
@@ -11,11 +13,13 @@ import threading
 import time
 
 IMPORT = os.environ.get("SPC_IMPORT", "")
+LAYER_WRITER = os.path.join(os.path.dirname(IMPORT), "layer-writer")
 USER_SOURCE = os.environ.get("SPC_USER_SOURCE", "")
 
-PROGRESS, WARNING, NEW_LAYER, PUBLISH, DONE, FAILED, EVICT, RECORD, NAME, GRANT = 1, 2, 3, 4, 5, 6, 7, 9, 10, 11
-LAYER_FILE, PUBLISHED, REFUSED, OBEYED = 16, 17, 18, 19
-MESSAGE = struct.Struct("I32s4xQ8x600sIi1000s400s")  # runtime/protocol/import.hpp
+PROGRESS, WARNING, OBJECT, PUBLISH, DONE, FAILED, EVICT, RECORD, NAME, GRANT, WRITTEN = 1, 2, 3, 4, 5, 6, 7, 9, 10, 11, 13
+OBJECT_SOCKET, PUBLISHED, REFUSED, OBEYED, WRITER, ENDED = 16, 17, 18, 19, 20, 21
+PIECE = 4096  # of ImportBytes
+MESSAGE = struct.Struct("I32s4xQQ600sIi1000s400s")  # runtime/protocol/import.hpp
 
 # The numbers that children are given stay taken here: the pipe on which subprocess reports a failed start must not get one.
 taken = [os.open("/dev/null", os.O_RDONLY) for _ in range(8)]
@@ -101,12 +105,39 @@ def start_user_source(location, socket_end, environment):
     return process
 
 
+def receive_bytes(line, most):
+    data = line.recv(most)
+    if not data:
+        raise EOFError
+    return data
+
+
+def receive(line):
+    return MESSAGE.unpack(receive_bytes(line, MESSAGE.size))
+
+
+def start_writer(order, descriptors):
+    high = [fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 20) for fd in descriptors]
+    numbers = tuple(range(3, 3 + len(high)))
+
+    def place():
+        for number, fd in zip(numbers, high):
+            os.dup2(fd, number)
+
+    process = subprocess.Popen([LAYER_WRITER, order], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env={},
+                               preexec_fn=place, pass_fds=numbers, close_fds=True)
+    for fd in high:
+        os.close(fd)
+    return process
+
+
 class Import:
-    """One run of `import`, in a thread. `on_new_layer` may delay, refuse (return text) or give a file. With `environment` there is a
-    process that reads for the user, with that environment. `on_message` sees each message first."""
+    """One run of `import`, in a thread. `on_new_layer` is called for each layer and may delay, or refuse (return text). With `environment` there is a
+    process that reads for the user, with that environment. `on_message` sees each message first.
+    `largest_file`: bytes of any that import itself writes, as the spool."""
 
     def __init__(self, store, image, config=None, pull=None, platform="linux/amd64", on_new_layer=None, environment=None, on_message=None,
-                 user=None, more=(), import_environment=None, uid=None, program=None):
+                 user=None, more=(), import_environment=None, uid=None, program=None, largest_file=None):
         self.store, self.result, self.on_new_layer, self.on_message = store, Result(), on_new_layer, on_message
         records = [f"image={image}", f"platform={platform}", f"uid={os.getuid() if uid is None else uid}", f"config={config or '/nonexistent'}"]
         records += more
@@ -126,7 +157,11 @@ class Import:
         def place():
             for number, fd in zip(numbers, high):
                 os.dup2(fd, number)
+            if largest_file is not None:  # writing more fails, as on a full disk
+                signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+                resource.setrlimit(resource.RLIMIT_FSIZE, (largest_file, largest_file))
 
+        self.writers = {}  # of layer-writer, in the order of their start
         self.began = time.monotonic()
         self.process = subprocess.Popen([program or IMPORT], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
                                         stderr=None if os.environ.get("SPC_VERBOSE") else subprocess.DEVNULL,
@@ -155,12 +190,69 @@ class Import:
         self.process.kill()
         self.thread.join(10)
 
-    def _send(self, kind, text="", descriptor=None, digest=bytes(32)):
-        message = MESSAGE.pack(kind, digest, 0, b"", UNAVAILABLE if kind == REFUSED else 0, 0, text.encode(), b"")
-        control = []
-        if descriptor is not None:
-            control = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [descriptor]))]
-        self.socket.sendmsg([message], control)
+    def _send(self, kind, text="", descriptors=(), digest=bytes(32), line=None, number=0):
+        message = MESSAGE.pack(kind, digest, number, 0, b"", UNAVAILABLE if kind == REFUSED else 0, 0, text.encode(), b"")
+        control = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))] if descriptors else []
+        (line or self.socket).sendmsg([message], control)
+
+    def _publisher(self, line, order):
+        """Makes one object, as a fork of the agent does."""
+        with line:
+            try:
+                self._make_layer(line, order) if order else self._take_bytes(line)
+            except (EOFError, ConnectionError):
+                pass  # import has given it up, or has ended
+            except OSError as error:
+                with contextlib.suppress(OSError):
+                    self._send(REFUSED, f"create a layer in the store: {error.strerror.lower()}", line=line)
+            except AssertionError as error:
+                self.result.failed = f"agent: {error}"
+                self.process.kill()
+
+    def _make_layer(self, line, order):
+        refusal = self.on_new_layer(self) if self.on_new_layer and not order.startswith("facts") else None
+        if refusal:
+            return self._send(REFUSED, refusal, line=line)
+        layers = os.path.join(self.store.path, "layers/sha256")
+        file = os.open(layers, os.O_TMPFILE | os.O_RDWR, 0o444)
+        (read_input, write_input), (read_report, write_report) = os.pipe(), os.pipe()
+        below, below_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        writer = self.writers[len(self.writers)] = start_writer(order, [file, write_report, below_end.fileno(), read_input])
+        self._send(WRITER, descriptors=[write_input, read_report, below.fileno()], line=line)
+        for end in (read_input, write_input, read_report, write_report):
+            os.close(end)
+        below.close()
+        below_end.close()
+        reader = None
+        try:
+            receive(line)
+            status = writer.wait()
+            reader = os.open(f"/proc/self/fd/{file}", os.O_RDONLY)
+            os.close(file)
+            file = None
+            self._send(ENDED, descriptors=[reader], line=line, number=-status if status < 0 else status << 8)
+            digest = receive(line)[1]
+            name = digest.hex() + ".sqsh"
+            assert name not in self.result.published and name not in os.listdir(layers), "converted twice"
+            os.fdatasync(reader)
+            self._link(reader, "layers/sha256", name)
+            self.result.published.append(name)
+            self._send(PUBLISHED, digest=digest, line=line)
+        finally:
+            writer.kill()
+            writer.wait()
+            for fd in (file, reader):
+                if fd is not None:
+                    os.close(fd)
+
+    def _take_bytes(self, line):
+        kind, digest, number, total, *_ = receive(line)
+        taken = b""
+        while len(taken) < total:
+            taken += receive_bytes(line, PIECE)
+        directory, name = {RECORD: "records", NAME: "names", GRANT: "grants"}[kind], (f"{number}." if kind == GRANT else "") + digest.hex()
+        self._put(taken[:total], directory, name)
+        self._send(OBEYED, digest=digest, line=line)
 
     @staticmethod
     def _evict(path):
@@ -180,15 +272,18 @@ class Import:
         finally:
             os.close(directory)
 
-    def _put(self, fds, directory, name):
+    def _put(self, content, directory, name):
         """In one step, as the agent does: another import may just look for it."""
         path = os.path.join(self.store.path, directory, name)
-        if not fds:
+        if not content:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(path)
             return
         new = f".{name}.{self.process.pid}"
-        self._link(fds[0], directory, new)
+        with open(os.open(os.path.join(self.store.path, directory), os.O_TMPFILE | os.O_RDWR, 0o444), "wb") as file:
+            file.write(content)
+            file.flush()
+            self._link(file.fileno(), directory, new)
         os.rename(os.path.join(self.store.path, directory, new), path)
 
     def _serve(self):
@@ -196,16 +291,13 @@ class Import:
         layers = os.path.join(self.store.path, "layers/sha256")
         while True:
             try:
-                data, control, _, _ = self.socket.recvmsg(MESSAGE.size, socket.CMSG_SPACE(16))
+                data = self.socket.recv(MESSAGE.size)
             except ConnectionResetError:  # it was killed and had an answer unread
                 break
             if not data:
                 break
-            kind, digest, number, text, failed, _, *error = MESSAGE.unpack(data)
+            kind, digest, _, _, text, failed, _, *error = MESSAGE.unpack(data)
             text = in_words(*error) if failed else text.split(b"\0")[0].decode()
-            fds = array.array("i")
-            for _, _, payload in control:
-                fds.frombytes(payload[: len(payload) - len(payload) % fds.itemsize])
             try:
                 if self.on_message:
                     self.on_message(self)
@@ -213,38 +305,11 @@ class Import:
                     result.progress.append(text)
                 elif kind == WARNING:
                     result.warnings.append(text)
-                elif kind == NEW_LAYER:
-                    refusal = self.on_new_layer(self) if self.on_new_layer else None
-                    if isinstance(refusal, int):
-                        self._send(LAYER_FILE, descriptor=refusal)
-                        os.close(refusal)
-                    elif refusal:
-                        self._send(REFUSED, refusal)
-                    else:
-                        try:
-                            file = os.open(layers, os.O_TMPFILE | os.O_RDWR, 0o444)
-                        except OSError as error:
-                            self._send(REFUSED, f"create a layer in the store: {error.strerror.lower()}")
-                            continue
-                        self._send(LAYER_FILE, descriptor=file)
-                        os.close(file)
-                elif kind == PUBLISH:
-                    name = digest.hex() + ".sqsh"
-                    assert len(fds) == 1, "publish comes with one descriptor"
-                    # The agent's lease proves the same: nobody has the file open for writing.
-                    for attempt in range(200):
-                        try:
-                            fcntl.fcntl(fds[0], fcntl.F_SETLEASE, fcntl.F_RDLCK)
-                            break
-                        except BlockingIOError:  # a converter that is just being started has it for a moment
-                            if attempt == 199:
-                                raise
-                            time.sleep(0.001)
-                    fcntl.fcntl(fds[0], fcntl.F_SETLEASE, fcntl.F_UNLCK)
-                    assert name not in result.published and name not in os.listdir(layers), "converted twice"
-                    self._link(fds[0], "layers/sha256", name)
-                    result.published.append(name)
-                    self._send(PUBLISHED, digest=digest)
+                elif kind == OBJECT:
+                    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+                    threading.Thread(target=self._publisher, args=(ours, text), daemon=True).start()
+                    self._send(OBJECT_SOCKET, descriptors=[theirs.fileno()])
+                    theirs.close()
                 elif kind == EVICT and digest == bytes(32):
                     result.released += 1
                     for holder in self.store.held:
@@ -256,10 +321,6 @@ class Import:
                         self._send(OBEYED, digest=digest)
                     else:
                         self._send(REFUSED, "in use", digest=digest)
-                elif kind in (RECORD, NAME, GRANT):
-                    directory, name = {RECORD: "records", NAME: "names", GRANT: "grants"}[kind], (f"{number}." if kind == GRANT else "") + digest.hex()
-                    self._put(fds, directory, name)
-                    self._send(OBEYED, digest=digest)
                 elif kind == DONE:
                     result.done = digest.hex()
                 elif kind == FAILED:
@@ -267,9 +328,6 @@ class Import:
             except (OSError, AssertionError) as error:
                 result.failed = f"agent: {error}"
                 self.process.kill()
-            finally:
-                for fd in fds:
-                    os.close(fd)
         result.status = self.process.wait()
         if self.user_source is not None:
             result.user_source_status = self.user_source.wait()

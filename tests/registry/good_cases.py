@@ -282,8 +282,7 @@ def test_an_import_and_what_it_starts_use_the_processors_of_the_setting():
     def look(handler, kind, name):
         if kind == "blobs":
             time.sleep(0.2)  # until the layer's writer runs
-            with open(f"/proc/{run.process.pid}/task/{run.process.pid}/children", encoding="ascii") as children:
-                started.extend(children.read().split())
+            started.extend(writer.pid for writer in run.writers.values() if writer.poll() is None)
             seen.update(processors_of(process) for process in [run.process.pid, *started])
         return False
     registry.repository("processors", small, look)
@@ -295,12 +294,10 @@ def test_an_import_and_what_it_starts_use_the_processors_of_the_setting():
     assert started and seen == {str(first)}, (started, seen)
 
 
-def memory_of(pid):
-    """Its anonymous memory in bytes, and that of what it has started."""
-    with open(f"/proc/{pid}/task/{pid}/children", encoding="ascii") as children:
-        pids = [str(pid), *children.read().split()]
+def memory_of(run):
+    """Anonymous memory in bytes of an import and its layer-writers."""
     total = 0
-    for one in pids:
+    for one in [run.process.pid, *(writer.pid for writer in run.writers.values() if writer.poll() is None)]:
         with contextlib.suppress(OSError), open(f"/proc/{one}/status", encoding="ascii") as status:
             total += sum(int(line.split()[1]) << 10 for line in status if line.startswith("RssAnon:"))
     return total
@@ -317,7 +314,7 @@ def test_an_import_with_little_memory_converts_fewer_layers_at_a_time():
             underway.add(name)
             time.sleep(0.4)  # so that all come that are to come
             at_once.append(len(underway))
-            used.append(memory_of(run.process.pid))
+            used.append(memory_of(run))
             underway.discard(name)
             return False
         registry.repository(f"memory{most}", image, look)

@@ -36,7 +36,7 @@ Result<UniqueFd> copy_of(int layer, const LayerOwner& owner) {
   const std::uint32_t owners[]{owner.uid, owner.gid};
   const bool has_two = ::pread(layer, &super, sizeof super, 0) == sizeof super &&
                        static_cast<std::uint32_t>(super[0]) == SQUASHFS_MAGIC && static_cast<std::uint16_t>(super[3] >> 16) == 2;
-  auto copy = SPC_TRY(owner.store->new_layer());
+  auto copy = SPC_TRY(owner.store->new_object());
   if (has_two && ::ioctl(copy.get(), FICLONE, layer) == 0 &&
       ::pwrite(copy.get(), owners, sizeof owners, static_cast<off_t>(super[6] - sizeof owners)) == sizeof owners) return copy;
   return Error::from_errno(EOPNOTSUPP, "share the blocks of a layer");

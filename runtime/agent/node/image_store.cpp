@@ -29,16 +29,6 @@ Result<LayerFile> open_layer(int layers, const Digest& digest) {
   return LayerFile{std::move(file), digest};
 }
 
-/// A lease for reading is granted only while nobody has the file open for writing (fcntl(2), F_SETLEASE): from then
-/// on its bytes cannot change, as its mode is 0444. The writers have exited or are just closing, hence the retries.
-Result<void> prove_no_writer(int file) {
-  for (int attempt = 0; ::fcntl(file, F_SETLEASE, F_RDLCK) != 0; ++attempt) {
-    if (errno != EAGAIN || attempt == 200) return Error::from_errno(errno, "publish a file: it is still open for writing");
-    ::usleep(1000);
-  }
-  return check(::fcntl(file, F_SETLEASE, F_UNLCK), "publish a file");
-}
-
 }  // namespace
 
 Result<UniqueFd> open_object(int directory, const std::string& name, const std::string& what) {
@@ -90,30 +80,26 @@ Result<ImageFiles> ImageStore::open_files(UniqueFd record, int layers) {
   return image;
 }
 
-Result<UniqueFd> ImageStore::new_layer() const {
-  return own(::openat(layers_.get(), ".", O_TMPFILE | O_RDWR | O_CLOEXEC, 0444), "create a layer in the store");
+Result<UniqueFd> ImageStore::new_object() const {
+  return own(::openat(layers_.get(), ".", O_TMPFILE | O_RDWR | O_CLOEXEC, 0444), "create a file in the store");
 }
 
 Result<UniqueFd> ImageStore::freeze(UniqueFd file) const {
-  struct stat status {};
-  SPC_TRY(check(::fstat(file.get(), &status), "stat a new file"));
-  // Only new_layer() makes nameless read-only files of root on this file system, and others cannot be linked into it.
-  if (!S_ISREG(status.st_mode) || status.st_uid != 0 || status.st_nlink != 0 || (status.st_mode & 0222) != 0)
-    return Error(ErrorKind::refused, "publish: unexpected file");
-  auto reader = SPC_TRY(own(::open(itself(file.get()).c_str(), O_RDONLY | O_CLOEXEC), "open a new layer"));
+  auto reader = SPC_TRY(own(::open(itself(file.get()).c_str(), O_RDONLY | O_CLOEXEC), "open a file in the store"));
   file.reset();
-  SPC_TRY(prove_no_writer(reader.get()));
+  // The second line: the kernel grants it only while nothing has the file open for writing.
+  SPC_TRY(check(::fcntl(reader.get(), F_SETLEASE, F_RDLCK), "publish a file: it is still open for writing"));
   return reader;
 }
 
 Result<void> ImageStore::publish(int frozen, const std::string& path) const {
+  SPC_TRY(check(::fdatasync(frozen), "write " + path + " to disk"));  // else it could be empty after a power failure
   return link_file(frozen, directory_.get(), path, EEXIST);
 }
 
-Result<void> ImageStore::put(const std::string& path, std::vector<UniqueFd> file) const {
-  const UniqueFd frozen = file.empty() ? UniqueFd() : SPC_TRY(freeze(std::move(file.front())));
-  SPC_TRY(put_file(frozen.get(), directory_.get(), path));
-  return frozen ? Result<void>() : check(::unlinkat(directory_.get(), path.c_str(), 0), "remove " + path, ENOENT);
+Result<void> ImageStore::put(const std::string& path, int frozen) const {
+  SPC_TRY(put_file(frozen, directory_.get(), path));
+  return frozen >= 0 ? Result<void>() : check(::unlinkat(directory_.get(), path.c_str(), 0), "remove " + path, ENOENT);
 }
 
 Result<void> ImageStore::evict(const Digest& blob) const {

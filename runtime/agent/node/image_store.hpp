@@ -53,13 +53,13 @@ class ImageStore {
   static Result<ImageFiles> open_files(UniqueFd record, int layers);
 
   /// A new unnamed file; it vanishes with its last descriptor unless it is published.
-  [[nodiscard]] Result<UniqueFd> new_layer() const;
-  /// A file from new_layer(), read-only, that provably nobody can write to.
+  [[nodiscard]] Result<UniqueFd> new_object() const;
+  /// A file from new_object(), read-only, that nothing can write to any more.
   [[nodiscard]] Result<UniqueFd> freeze(UniqueFd file) const;
-  /// Gives a frozen file this path below the store's directory, unless something has it.
+  /// Writes a frozen file back and gives it this path below the store's directory, unless something has it.
   [[nodiscard]] Result<void> publish(int frozen, const std::string& path) const;
-  /// The file, if there is one, in place of what has this path; like a layer's it must be from new_layer().
-  [[nodiscard]] Result<void> put(const std::string& path, std::vector<UniqueFd> file) const;
+  /// The frozen file in place of what has this path; -1: removes that.
+  [[nodiscard]] Result<void> put(const std::string& path, int frozen) const;
   /// Removes the layer from the store; ErrorKind::unavailable if it is in use.
   [[nodiscard]] Result<void> evict(const Digest& blob) const;
 

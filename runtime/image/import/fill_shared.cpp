@@ -39,7 +39,7 @@ Result<void> read_layers(const std::vector<Descriptor>& layers, Repository& repo
     }
     if (meter) agent.meter(received, total);
     SPC_TRY(http.wait(std::chrono::milliseconds(100), watched));
-    SPC_TRY(agent.receive());
+    SPC_TRY(agent.check());
     for (auto one = underway.begin(); one != underway.end();) {
       const bool is_complete = SPC_TRY((*one)->advance());
       if (is_complete) complete += (*one)->received();

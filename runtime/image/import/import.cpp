@@ -176,7 +176,7 @@ void look_for_peers(StepNodes& nodes, const Import& import) {
                                    .nodes = import.request.meet,
                                    .meet = [&import](const MeetingRecord& asked) { return import.user.meet(asked); },
                                    .tell = [&import](const MeetingRecord& told) { return import.user.tell(told); },
-                                   .new_file = [&import] { return import.agent.new_layer(); },
+                                   .new_file = [&import] { return import.store.new_spool(); },
                                    .agent = nodes.agent.get(),
                                    .relay = {}});
 }
@@ -231,7 +231,9 @@ Result<StoredImage::Brought> bring_layers(const Import& import, ImageSource& sou
   }
   const auto converted = layers.missing;
   if (peers != nullptr) promise(*peers, all, layers.missing, import, needed);
-  ImageFacts facts;
+  ImageFacts facts([&import]() -> Result<LayerProcess::Ends> {
+    return SPC_TRY(import.agent.new_object(order_of(kLayerFacts, import.config.import_cpus)))->writer();
+  });
   const PullContext context{.http = import.http,
                             .source = source,
                             .store = import.store,

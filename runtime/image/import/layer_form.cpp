@@ -5,7 +5,7 @@
 namespace spc {
 
 LayerLimits form_of_layers(const Config& config, bool user_store) {
-  LayerLimits form{.compression = LayerCompression::zstd};
+  LayerLimits form{.compression = LayerCompression::zstd, .processors = config.import_cpus};
   if (config.wants_copies() && !user_store) form.format = LayerFormat::owned_squashfs;
   if (config.layer_compression == "zstd") return form;
   const bool takes_erofs = config.layer_format == "auto" && !user_store && (maps_only_erofs() || saves_memory_by_erofs());

@@ -78,7 +78,7 @@ Result<StoreLock> wait_for_slot(const ImageStore& store, const StoreConfig& conf
                             config.max_imports_per_user));
     }
     pollfd one = agent.watch();
-    if (::poll(&one, 1, 200) == 1) SPC_TRY(agent.receive());  // the agent has nothing to say but that it is gone
+    if (::poll(&one, 1, 200) == 1) SPC_TRY(agent.check());  // the agent has nothing to say but that it is gone
   }
 }
 

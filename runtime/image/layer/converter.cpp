@@ -12,6 +12,7 @@
 #include <new>
 #include <thread>
 
+#include "base/file.hpp"
 #include "base/format.hpp"
 #include "image/layer/below/receive_layers.hpp"
 #include "image/layer/fit.hpp"
@@ -181,7 +182,8 @@ class LayerConverter::Work {
   }
 
   Result<std::vector<UniqueFd>> ask_for_layers_below() {
-    SPC_TRY(send_struct(below_, LayersBelowQuestion{.entries = layer_.entries}));
+    const LayersBelowQuestion question{.entries = layer_.entries};
+    SPC_TRY(write_all(below_, std::as_bytes(std::span(&question, 1))));
     return receive_layers(below_);
   }
 

@@ -1,12 +1,14 @@
-// `layer-writer MAX_TAR_BYTES MAX_IMAGE_BYTES MAX_ENTRIES WORKERS COMPRESSION FORMAT MERGES`: converts or merges layers in a sandbox; `import` starts it with the
-// descriptors of protocol/layer.hpp.
-// `layer-writer facts`: writes what the files of an image reveal, in the same sandbox.
+// `layer-writer "MAX_TAR_BYTES MAX_IMAGE_BYTES MAX_ENTRIES WORKERS COMPRESSION FORMAT MERGES PROCESSORS"`: converts or merges layers in a sandbox; the agent,
+// `save` or `scontainer` starts it with the descriptors of protocol/layer.hpp.
+// `layer-writer copy`: copies a converted layer, `layer-writer facts`: writes what the files of an image reveal, in the same sandbox.
 
 #include <malloc.h>
+#include <sys/prctl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cstdlib>
 #include <cstring>
 #include <exception>
@@ -45,6 +47,16 @@ Result<ConvertedLayer> convert(const LayerLimits& limits) {
   return converter.run();
 }
 
+Result<ConvertedLayer> copy() {
+  SPC_TRY_DURING("entering the sandbox", enter_layer_sandbox(LayerLimits{}.image_bytes, kFactsMemory, cpu_seconds({})));
+  std::array<char, 64 << 10> some;
+  for (ssize_t got; (got = ::read(kLayerInput, some.data(), some.size())) != 0;) {
+    if (got < 0) return Error::from_errno(errno, "read the layer");
+    SPC_TRY(write_all(kLayerOutput, std::string_view(some.data(), static_cast<std::size_t>(got))));
+  }
+  return ConvertedLayer{};
+}
+
 LayerReport report_of(const Result<ConvertedLayer>& result) {
   LayerReport report;
   std::memcpy(report.magic, LayerReport::kMagic, sizeof report.magic);
@@ -56,9 +68,27 @@ LayerReport report_of(const Result<ConvertedLayer>& result) {
   return report;
 }
 
-Result<ConvertedLayer> guarded(const LayerLimits& limits) {
+/// Whether the order is for this work. It then takes as many processors as the order says.
+bool is_for(const char* work, const char* order) {
+  const std::size_t length = std::strlen(work);
+  if (std::strncmp(order, work, length) != 0) return false;
+  use_processors(static_cast<unsigned>(std::strtoul(order + length, nullptr, 10)));
+  return true;
+}
+
+Result<ConvertedLayer> guarded(const char* order) {
   try {
-    return convert(limits);
+    if (is_for(kLayerCopy, order)) return copy();
+    std::array<std::uint64_t, 8> numbers{};
+    for (char* next = const_cast<char*>(order); std::uint64_t& number : numbers) number = std::strtoull(next, &next, 10);
+    use_processors(static_cast<unsigned>(numbers[7]));
+    return convert({.tar_bytes = numbers[0],
+                    .image_bytes = numbers[1],
+                    .entries = numbers[2],
+                    .workers = static_cast<std::uint32_t>(numbers[3]),
+                    .compression = static_cast<LayerCompression>(numbers[4]),
+                    .format = static_cast<LayerFormat>(numbers[5]),
+                    .merges = static_cast<std::uint32_t>(numbers[6])});
   } catch (const std::bad_alloc&) {
     return Error(ErrorKind::no_space, formatted("out of memory, or it needs more than {} MiB", kMemory >> 20U))
         .hint("increase --mem, or split the layer");
@@ -86,22 +116,16 @@ int write_facts() {
 }  // namespace spc
 
 int main(int argc, char** argv) {
-  ::mallopt(M_ARENA_MAX, 1);  // an arena for each thread would keep what was freed
-  if (argc == 2 && std::string_view(argv[1]) == spc::kLayerFacts) ::_exit(spc::write_facts());
+  ::prctl(PR_SET_DUMPABLE, 0, 0, 0, 0);  // first: other processes of this user may be hostile
+  ::mallopt(M_ARENA_MAX, 1);             // an arena for each thread would keep what was freed
+  if (argc == 2 && spc::is_for(spc::kLayerFacts, argv[1])) ::_exit(spc::write_facts());
   struct stat output {};
-  if (argc != 8 || ::fstat(spc::kLayerOutput, &output) != 0 || !S_ISREG(output.st_mode)) {
-    constexpr char kUsage[] = "layer-writer is started by import, not manually\n";
+  if (argc != 2 || ::fstat(spc::kLayerOutput, &output) != 0 || !S_ISREG(output.st_mode)) {
+    constexpr char kUsage[] = "layer-writer is started by the agent, not manually\n";
     (void)spc::write_all(STDERR_FILENO, std::string_view(kUsage));
     return 2;
   }
-  const spc::LayerLimits limits{.tar_bytes = std::strtoull(argv[1], nullptr, 10),
-                                .image_bytes = std::strtoull(argv[2], nullptr, 10),
-                                .entries = std::strtoull(argv[3], nullptr, 10),
-                                .workers = static_cast<std::uint32_t>(std::strtoul(argv[4], nullptr, 10)),
-                                .compression = static_cast<spc::LayerCompression>(std::strtoul(argv[5], nullptr, 10)),
-                                .format = static_cast<spc::LayerFormat>(std::strtoul(argv[6], nullptr, 10)),
-                                .merges = static_cast<std::uint32_t>(std::strtoul(argv[7], nullptr, 10))};
-  const spc::LayerReport report = spc::report_of(spc::guarded(limits));
+  const spc::LayerReport report = spc::report_of(spc::guarded(argv[1]));
   const auto sent = spc::write_all(spc::kLayerReport, std::as_bytes(std::span(&report, 1)));
   ::_exit(sent && !report.error.is_set() ? 0 : 1);  // nothing is left to run: exit handlers need calls the sandbox forbids
 }

@@ -16,12 +16,14 @@ Result<void> enter_layer_sandbox(std::uint64_t largest_file, std::uint64_t memor
       {// descriptors we have
        SCMP_SYS(read), SCMP_SYS(write), SCMP_SYS(pread64), SCMP_SYS(pwrite64), SCMP_SYS(pwritev), SCMP_SYS(ftruncate),
        SCMP_SYS(sync_file_range), SCMP_SYS(close), SCMP_SYS(lseek),
-       // the layers below, over the socket we have
-       SCMP_SYS(sendmsg), SCMP_SYS(recvmsg),
-       // memory and threads
-       {SCMP_SYS(mmap), {SCMP_A2(SCMP_CMP_MASKED_EQ, PROT_EXEC, 0)}}, SCMP_SYS(futex), SCMP_SYS(sched_yield),
+       // The layers below, over the socket we have. Questions are sent by write: sendmsg could pass the file on.
+       SCMP_SYS(recvmsg),
+       // Memory and threads. A shared mapping of the file would let a read that outlives the mapping change it after it was verified.
+       {SCMP_SYS(mmap),
+        {SCMP_A2(SCMP_CMP_MASKED_EQ, PROT_EXEC, 0), SCMP_A3(SCMP_CMP_MASKED_EQ, MAP_ANONYMOUS, MAP_ANONYMOUS)}},
+       SCMP_SYS(futex), SCMP_SYS(sched_yield),
        SCMP_SYS(clock_gettime), SCMP_SYS(restart_syscall)},
-      {.descriptors = kLayerBelow + 1 + kMaxLayersBelow, .file_size = largest_file, .memory = memory,
+      {.descriptors = kLayerInput + 1 + kMaxLayersBelow, .file_size = largest_file, .memory = memory,
        .cpu_seconds = cpu_seconds});
 }
 

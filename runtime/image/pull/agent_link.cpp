@@ -1,11 +1,8 @@
 #include "image/pull/agent_link.hpp"
 
-#include <fcntl.h>
 #include <poll.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <string>
 
 #include "base/file.hpp"
@@ -23,14 +20,56 @@ ImportMessage message_of(ImportMessageKind kind, std::string_view text = {}) {
   return message;
 }
 
-/// The agent proves with a lease that there is no writer, so what is passed on must not be one either.
-UniqueFd for_reading(UniqueFd file) {
-  const std::string self = "/proc/self/fd/" + std::to_string(file.get());
-  UniqueFd reader(::open(self.c_str(), O_RDONLY | O_CLOEXEC));
-  return reader ? std::move(reader) : std::move(file);
+}  // namespace
+
+Result<std::vector<UniqueFd>> StoreObject::receive(ImportMessage& answer, std::size_t most) {
+  auto descriptors = receive_struct(socket_.get(), answer, most);
+  if (!descriptors) return Error(ErrorKind::unavailable, "the process that writes it was killed").hint("perhaps out of memory: increase --mem");
+  if (answer.kind == ImportMessageKind::refused) return answer.error.error();
+  return descriptors;
 }
 
-}  // namespace
+Result<LayerProcess::Ends> StoreObject::writer() {
+  ImportMessage answer;
+  auto ends = SPC_TRY(receive(answer, 3));
+  if (answer.kind != ImportMessageKind::writer || ends.size() != 3) return Error(ErrorKind::internal, "unexpected reply from the agent");
+  return LayerProcess::Ends{.input = std::move(ends[0]), .report = std::move(ends[1]), .below = std::move(ends[2]), .wait = [self = shared_from_this()] { return self->wait(); }};
+}
+
+Result<ExitStatus> StoreObject::wait() {
+  ImportMessage answer;
+  SPC_TRY(send_struct(socket_.get(), message_of(ImportMessageKind::written)));
+  auto file = SPC_TRY(receive(answer, 1));
+  if (answer.kind != ImportMessageKind::ended || file.size() != 1) return Error(ErrorKind::internal, "unexpected reply from the agent");
+  file_ = std::move(file.front());
+  return ExitStatus(static_cast<int>(answer.done));
+}
+
+Result<void> StoreObject::publish(const Digest& layer) {
+  layer_ = "publish layer " + in_quotes(layer.str());
+  ImportMessage message = message_of(ImportMessageKind::publish);
+  message.digest = layer;
+  return send_struct(socket_.get(), message);
+}
+
+Result<bool> StoreObject::is_published() {
+  pollfd one = watch();
+  ImportMessage answer;
+  if (::poll(&one, 1, 0) != 1) return false;
+  SPC_TRY_DURING(layer_, receive(answer));
+  return true;
+}
+
+Result<void> StoreObject::put(ImportMessage message, std::string_view bytes) {
+  message.total = bytes.size();
+  auto sent = send_struct(socket_.get(), message);
+  for (ImportBytes piece{}; sent && !bytes.empty(); bytes.remove_prefix(std::min(bytes.size(), sizeof piece.bytes))) {
+    bytes.copy(piece.bytes, sizeof piece.bytes);
+    sent = send_struct(socket_.get(), piece);
+  }
+  SPC_TRY(receive(message));  // whatever came of sending: it knows why
+  return {};
+}
 
 void AgentLink::write(LogLevel level, std::string_view line) noexcept {
   if (level == LogLevel::debug) return;
@@ -52,83 +91,34 @@ void AgentLink::meter(std::uint64_t done, std::uint64_t total) noexcept {
   static_cast<void>(send_struct(socket_, message));
 }
 
-Result<AgentLink::Answer> AgentLink::next_answer() {
-  Answer answer;
-  answer.descriptors = SPC_TRY(receive_struct(socket_, answer.message, 1));
-  return answer;
+/// A refusal is an Error.
+Result<std::vector<UniqueFd>> AgentLink::ask(const ImportMessage& question, ImportMessage& answer) {
+  SPC_TRY(send_struct(socket_, question));
+  auto descriptors = SPC_TRY(receive_struct(socket_, answer, 1));
+  if (answer.kind == ImportMessageKind::refused) return answer.error.error();
+  return descriptors;
 }
 
-/// Answers to publish() come at any time: they wait for published().
-Result<void> AgentLink::keep(const Answer& answer) {
-  const auto asked = published_.find(answer.message.digest);
-  if (asked == published_.end()) return Error(ErrorKind::internal, "unexpected reply from the agent");
-  const bool refused = answer.message.kind == ImportMessageKind::refused;
-  asked->second = refused ? Result<bool>(answer.message.error.error()) : Result<bool>(true);
-  return {};
-}
-
-/// The next answer that is about `digest`; answers about layers that wait for their names are kept.
-Result<AgentLink::Answer> AgentLink::answer_to(const Digest& digest) {
-  for (;;) {
-    Answer answer = SPC_TRY(next_answer());
-    if (answer.message.digest == digest) return answer;
-    SPC_TRY(keep(answer));
-  }
-}
-
-Result<UniqueFd> AgentLink::new_layer() {
-  const std::string step = "request a file in the store";
-  SPC_TRY_DURING(step, send_struct(socket_, message_of(ImportMessageKind::new_layer)));
-  Answer answer = SPC_TRY_DURING(step, answer_to(Digest{}));
-  if (answer.message.kind == ImportMessageKind::refused) return answer.message.error.error().during(step);
-  if (answer.message.kind != ImportMessageKind::layer_file || answer.descriptors.size() != 1) {
-    return Error(ErrorKind::internal, step + ": unexpected answer");
-  }
-  return std::move(answer.descriptors.front());
-}
-
-Result<void> AgentLink::publish(const Digest& layer, UniqueFd file) {
-  file = for_reading(std::move(file));
-  ImportMessage message = message_of(ImportMessageKind::publish);
-  message.digest = layer;
-  const int descriptors[] = {file.get()};
-  SPC_TRY_DURING("publish layer " + in_quotes(layer.str()), send_struct(socket_, message, descriptors));
-  published_[layer].reset();
-  return {};
-}
-
-Result<bool> AgentLink::published(const Digest& layer) {
-  const auto asked = published_.find(layer);
-  if (asked == published_.end() || !asked->second) return false;
-  Result<bool> answer = *std::move(asked->second);
-  published_.erase(asked);
-  if (!answer) return std::move(answer).error().during("publish layer " + in_quotes(layer.str()));
-  return answer;
+Result<std::shared_ptr<StoreObject>> AgentLink::new_object(std::string_view order) {
+  ImportMessage answer;
+  auto socket = SPC_TRY_DURING("request a file in the store", ask(message_of(ImportMessageKind::object, order), answer));
+  if (socket.size() != 1) return Error(ErrorKind::internal, "request a file in the store: unexpected answer");
+  return std::make_shared<StoreObject>(std::move(socket.front()));
 }
 
 Result<bool> AgentLink::evict(const Digest& layer) {
-  const std::string step = formatted("remove layer {} from the store", in_quotes(layer.str()));
-  ImportMessage message = message_of(ImportMessageKind::evict);
+  ImportMessage message = message_of(ImportMessageKind::evict), answer;
   message.digest = layer;
-  SPC_TRY_DURING(step, send_struct(socket_, message));
-  const Answer answer = SPC_TRY_DURING(step, answer_to(layer));
-  return answer.message.kind == ImportMessageKind::obeyed;
+  SPC_TRY_DURING("remove layer " + in_quotes(layer.str()) + " from the store", send_struct(socket_, message));
+  SPC_TRY_DURING("remove layer " + in_quotes(layer.str()) + " from the store", receive_struct(socket_, answer));
+  return answer.kind == ImportMessageKind::obeyed;
 }
 
 /// These bytes, unless they are empty, in place of what is there.
 Result<void> AgentLink::put(ImportMessage message, std::string_view bytes) {
-  const std::string step = "write into the store";
-  UniqueFd file;
-  if (!bytes.empty()) {
-    file = SPC_TRY_DURING(step, new_layer());
-    SPC_TRY_DURING(step, write_all(file.get(), bytes));
-    if (message.kind == ImportMessageKind::record && ::fsync(file.get()) != 0) return Error::from_errno(errno, step);
-    file = for_reading(std::move(file));
-  }
-  const int passed[] = {file.get()};
-  SPC_TRY_DURING(step, send_struct(socket_, message, std::span(passed, file ? 1 : 0)));
-  const Answer answer = SPC_TRY_DURING(step, answer_to(message.digest));
-  return answer.message.kind == ImportMessageKind::obeyed ? Result<void>() : answer.message.error.error().during(step);
+  const auto object = SPC_TRY_DURING("write into the store", new_object());
+  SPC_TRY_DURING("write into the store", object->put(message, bytes));
+  return {};
 }
 
 Result<void> AgentLink::publish_record(const Digest& manifest, std::string_view bytes) {
@@ -146,13 +136,12 @@ Result<void> AgentLink::set_name(const Digest& key, std::optional<std::uint32_t>
   return put(message, means);
 }
 
-Result<void> AgentLink::receive() {
-  for (;;) {
-    pollfd one = watch();
-    if (::poll(&one, 1, 0) != 1) return {};
-    const Answer answer = SPC_TRY_DURING("communicate with the agent", next_answer());
-    SPC_TRY_DURING("communicate with the agent", keep(answer));
-  }
+Result<void> AgentLink::check() {
+  pollfd one = watch();
+  ImportMessage message;
+  if (::poll(&one, 1, 0) != 1) return {};
+  SPC_TRY_DURING("communicate with the agent", receive_struct(socket_, message));
+  return Error(ErrorKind::internal, "unexpected message from the agent");
 }
 
 Result<void> AgentLink::describe(std::string_view config) {

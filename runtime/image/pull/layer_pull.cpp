@@ -23,41 +23,37 @@ bool is_readable(int descriptor) {
 
 }  // namespace
 
-LayerPull::LayerPull(ImageLayer layer, LayerLocks locks, AgentLink& agent, UniqueFd file, LayerProcess converter)
+LayerPull::LayerPull(ImageLayer layer, LayerLocks locks, std::shared_ptr<StoreObject> object, LayerProcess converter)
     : layer_(std::move(layer)),
       name_(layer_.names.alone),
       locks_(std::move(locks)),
-      agent_(agent),
-      file_(std::move(file)),
+      object_(std::move(object)),
       converter_(std::move(converter)) {}
 
 Result<std::unique_ptr<LayerPull>> LayerPull::start(ImageLayer layer, LayerLocks locks, ImageSource& source, AgentLink& agent,
                                                     const LayerLimits& limits) {
-  UniqueFd file = SPC_TRY(agent.new_layer());
-  LayerProcess converter = SPC_TRY_DURING(
-      "convert " + name_of(layer), LayerProcess::start(file.get(), limits, {}, LayerProcess::LayerPlace::in_image));
+  auto object = SPC_TRY(agent.new_object(order_of(limits)));
+  LayerProcess converter(SPC_TRY_DURING("convert " + name_of(layer), object->writer()));
   const int input = converter.input();
   if (::fcntl(input, F_SETFL, O_WRONLY | O_NONBLOCK) != 0) return Error::from_errno(errno, "prepare the pipe to the converter");
-  std::unique_ptr<LayerPull> pull(new LayerPull(std::move(layer), std::move(locks), agent, std::move(file), std::move(converter)));
+  std::unique_ptr<LayerPull> pull(new LayerPull(std::move(layer), std::move(locks), std::move(object), std::move(converter)));
   pull->blob_ = source.open_layer(pull->layer_.blob, *pull);
   pull->blob_->start();
   return pull;
 }
 
 void LayerPull::watch(std::vector<pollfd>& descriptors) const {
-  if (asked_for_name_) return;  // the agent's socket is watched for all
+  if (asked_for_name_) return descriptors.push_back(object_->watch());
   if (!input_closed_ && waiting_.size() > waiting_from_) descriptors.push_back({.fd = converter_.input(), .events = POLLOUT});
   if (!paused_ && !blob_->finished()) blob_->watch(descriptors);
-  if (sync_) {
-    descriptors.push_back({.fd = sync_->descriptor(), .events = POLLIN});
-  } else if (!converter_left_ && !wants_below_) {
+  if (!converter_left_ && !wants_below_) {
     descriptors.push_back({.fd = converter_.result_descriptor(), .events = POLLIN});
     descriptors.push_back({.fd = converter_.below_descriptor(), .events = POLLIN});
   }
 }
 
 LayerPhase LayerPull::phase() const {
-  if (sync_ || asked_for_name_) return LayerPhase::publishing;
+  if (asked_for_name_) return LayerPhase::publishing;
   return paused_ || blob_->finished() ? LayerPhase::converting : LayerPhase::fetching;
 }
 
@@ -102,14 +98,7 @@ void LayerPull::drain() {
 
 Result<bool> LayerPull::advance() {
   blob_->advance();  // also when it is finished: it may be a lease that others watch
-  if (asked_for_name_) return agent_.published(name_);
-  if (sync_) {
-    if (!is_readable(sync_->descriptor())) return false;
-    SPC_TRY_DURING("write " + name_of(layer_), sync_->finish());
-    SPC_TRY(agent_.publish(name_, std::move(file_)));
-    asked_for_name_ = true;
-    return false;
-  }
+  if (asked_for_name_) return object_->is_published();
   drain();
   if (paused_ && waiting_.empty()) {
     paused_ = false;
@@ -137,8 +126,8 @@ Result<bool> LayerPull::advance() {
     return false;
   }
   SPC_TRY(check_archive());
-  written_.reset(::open(("/proc/self/fd/" + std::to_string(file_.get())).c_str(), O_RDONLY | O_CLOEXEC));
-  sync_.emplace(file_.get());
+  SPC_TRY(object_->publish(name_));
+  asked_for_name_ = true;
   return false;
 }
 

@@ -11,14 +11,13 @@
 #include "base/sha256.hpp"
 #include "image/layer/worker/layer_process.hpp"
 #include "image/pull/agent_link.hpp"
-#include "image/pull/file_sync.hpp"
 #include "image/pull/image_source.hpp"
 #include "image/pull/layer_task.hpp"
 #include "image/store/store.hpp"
 
 namespace spc {
 
-/// One layer being pulled: source → SHA-256 → pipe → converter → the agent's file → published. Published only
+/// One layer being pulled: source → SHA-256 → pipe → converter → a file of the agent's → published. Published only
 /// if blob digest, size and diffID match manifest and configuration. Buffers at most 1 MiB.
 class LayerPull final : public LayerTask, private FetchSink {
  public:
@@ -32,13 +31,13 @@ class LayerPull final : public LayerTask, private FetchSink {
   [[nodiscard]] Digest name() const override { return name_; }
   [[nodiscard]] bool wants_below() const override { return wants_below_; }
   Result<void> give_below(std::span<const int> layers) override;
-  [[nodiscard]] int written() const override { return written_.get(); }
+  [[nodiscard]] int written() const override { return object_->file(); }
   [[nodiscard]] bool waits_for_node() const override { return blob_->waits_for_node(); }
   bool blames_nodes() override { return blob_->blames_nodes(); }
   [[nodiscard]] std::uint64_t received() const override { return received_; }
 
  private:
-  LayerPull(ImageLayer layer, LayerLocks locks, AgentLink& agent, UniqueFd file, LayerProcess converter);
+  LayerPull(ImageLayer layer, LayerLocks locks, std::shared_ptr<StoreObject> object, LayerProcess converter);
 
   HttpHandler::Take take(std::span<const std::byte> bytes) override;
   std::span<const std::byte> write_some(std::span<const std::byte> bytes);
@@ -50,8 +49,7 @@ class LayerPull final : public LayerTask, private FetchSink {
   ImageLayer layer_;
   Digest name_;
   LayerLocks locks_;
-  AgentLink& agent_;
-  UniqueFd file_;
+  std::shared_ptr<StoreObject> object_;
   LayerProcess converter_;
   std::unique_ptr<BlobStream> blob_;
   Sha256 hash_;
@@ -62,8 +60,6 @@ class LayerPull final : public LayerTask, private FetchSink {
   bool converter_left_ = false;  // it stopped reading: finish() has the reason
   bool input_closed_ = false;
   bool wants_below_ = false;
-  UniqueFd written_;
-  std::optional<FileSync> sync_;  // the last step before publish()
   bool asked_for_name_ = false;
 };
 

@@ -35,6 +35,7 @@ LayerSharing::LayerSharing(const SharedStore& shared, std::string place, const D
       place_(std::move(place)),
       image_(image),
       form_(form_text(form)),
+      processors_(form.processors),
       store_(store),
       agent_(agent),
       rights_(rights) {}
@@ -66,7 +67,7 @@ Result<void> LayerSharing::take(PulledLayers& layers) {
     is_told = true;
     pollfd agent = agent_.watch();
     ::poll(&agent, 1, static_cast<int>(kPause.count()));
-    SPC_TRY(agent_.receive());
+    SPC_TRY(agent_.check());
   }
 }
 
@@ -100,16 +101,15 @@ Result<std::optional<Digest>> LayerSharing::take_one(const ImageLayer& layer) {
 
 Result<bool> LayerSharing::copy_as(const ImageLayer& layer, const Digest& name) {
   if (!shared_.has_layer(shared_layer(layer, name))) return false;
-  UniqueFd file = SPC_TRY(agent_.new_layer());
-  if (!SPC_TRY(shared_.copy_layer(shared_layer(layer, name), file.get()))) return false;
-  FileSync sync(file.get());
-  SPC_TRY_DURING("write " + name_of(layer), sync.finish());
-  SPC_TRY(agent_.publish(name, std::move(file)));
+  const auto object = SPC_TRY(agent_.new_object(order_of(kLayerCopy, processors_)));
+  LayerProcess copier(SPC_TRY(object->writer()));
+  if (!SPC_TRY(shared_.copy_layer(shared_layer(layer, name), copier.input()))) return false;
+  SPC_TRY_DURING("write " + name_of(layer), copier.finish());
+  SPC_TRY(object->publish(name));
   for (;;) {
-    pollfd agent = agent_.watch();
-    ::poll(&agent, 1, -1);
-    SPC_TRY(agent_.receive());
-    const auto published = agent_.published(name);
+    pollfd answer = object->watch();
+    ::poll(&answer, 1, -1);
+    const auto published = object->is_published();
     if (published && *published) return true;
     if (published) continue;
     shared_.remove_layer(shared_layer(layer, name));

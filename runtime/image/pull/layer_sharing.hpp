@@ -40,6 +40,7 @@ class LayerSharing {
   std::string place_;
   Digest image_;
   std::string form_;
+  std::uint32_t processors_;
   const ImageStore& store_;
   AgentLink& agent_;
   LayerRights& rights_;

@@ -220,7 +220,7 @@ class Pulling {
     progress_.tell(received, elsewhere_, by_nodes);
     // The time-out serves locks of others and tries that are due; everything else wakes us itself.
     SPC_TRY(context_.http.wait(std::chrono::milliseconds(100), watched));
-    return context_.agent.receive();
+    return context_.agent.check();
   }
 
   Result<void> advance() {
@@ -309,18 +309,15 @@ namespace {
 Result<void> write_merged(const PullContext& context, const Digest& name, std::uint32_t merges, std::span<const int> files) {
   LayerLimits limits = context.limits;
   limits.merges = merges;
-  UniqueFd file = SPC_TRY(context.agent.new_layer());
-  auto writer = SPC_TRY(LayerProcess::start(file.get(), limits, {}, LayerProcess::LayerPlace::in_image));
+  const auto object = SPC_TRY(context.agent.new_object(order_of(limits)));
+  LayerProcess writer(SPC_TRY(object->writer()));
   writer.close_input();
   (void)writer.give_below(files);  // if it has ended, its report or its status says why
   SPC_TRY(writer.finish());
-  FileSync sync(file.get());
-  SPC_TRY(sync.finish());
-  SPC_TRY(context.agent.publish(name, std::move(file)));
-  while (!SPC_TRY(context.agent.published(name))) {
-    pollfd agent = context.agent.watch();
-    ::poll(&agent, 1, -1);
-    SPC_TRY(context.agent.receive());
+  SPC_TRY(object->publish(name));
+  while (!SPC_TRY(object->is_published())) {
+    pollfd answer = object->watch();
+    ::poll(&answer, 1, -1);
   }
   return {};
 }

@@ -192,6 +192,11 @@ bool ImageStore::has_layer(const Digest& name) const {
   return ::fstatat(directory_, store_layout::layer_path(name).c_str(), &status, AT_SYMLINK_NOFOLLOW) == 0;
 }
 
+Result<UniqueFd> ImageStore::new_spool() const {
+  UniqueFd file(::openat(images_.get(), ".", O_TMPFILE | O_RDWR | O_EXCL | O_CLOEXEC, 0600));
+  return file ? Result<UniqueFd>(std::move(file)) : Error::from_errno(errno, "create a file in the store");
+}
+
 UniqueFd ImageStore::hold_layer(const Digest& name) const {
   UniqueFd file(::openat(directory_, store_layout::layer_path(name).c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
   // Whoever takes it away has the exclusive lock for the moment in which it loses its name.

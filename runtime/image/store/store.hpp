@@ -99,6 +99,9 @@ class ImageStore {
   /// One of the user's `slots` concurrent imports. Empty if all are taken.
   Result<std::optional<StoreLock>> try_slot(std::uint32_t uid, std::uint32_t slots) const;
 
+  /// A nameless file on the store's file system for blobs that are passed on to other nodes; it can never become an object.
+  Result<UniqueFd> new_spool() const;
+
   /// Whether this origin has proven, byte by byte, that it has the layer.
   [[nodiscard]] bool was_delivered(const Digest& layer, const std::string& origin) const;
   Result<void> forget_deliveries(const Digest& layer) const;

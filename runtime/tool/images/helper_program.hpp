@@ -24,7 +24,8 @@ class HelperProgram {
   /// Becomes readable when the program has ended.
   [[nodiscard]] int watch() const { return child_.watch(); }
   /// Waits for its end; 128 and the signal's number for one that was killed.
-  int wait() { return child_.wait().code(); }
+  int wait() { return wait_status().code(); }
+  ExitStatus wait_status() { return child_.wait(); }
   void kill() { child_.kill(); }
   /// From now on it ends by itself.
   void leave_alone() { child_.release(); }

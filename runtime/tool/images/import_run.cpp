@@ -6,16 +6,19 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <list>
 #include <optional>
+#include <span>
+#include <vector>
 
 #include "base/file.hpp"
 #include "base/format.hpp"
 #include "base/process/own_program.hpp"
+#include "base/process/pipe.hpp"
 #include "base/socket.hpp"
 #include "image/store/store_keeper.hpp"
 #include "protocol/image_record.hpp"
 #include "protocol/import.hpp"
+#include "protocol/layer.hpp"
 #include "protocol/store_layout.hpp"
 #include "protocol/user_source.hpp"
 #include "tool/images/helper_program.hpp"
@@ -28,50 +31,124 @@ static_assert(kImportSocket == 3 && kImportSource == 4 && kImportStore == 5 &&
                   kUserSourceSocket == 3,
               "descriptors are passed in this order");
 
+Result<void> answer(int import, ImportMessageKind kind, const Digest& digest = {}, std::span<const int> passed = {}) {
+  return send_struct(import, ImportMessage{.kind = kind, .digest = digest}, passed);
+}
+
+Result<void> refuse(int import, const Digest& digest, const Error& why) {
+  return send_struct(import, ImportMessage{.kind = ImportMessageKind::refused, .digest = digest, .error = WireError(why)});
+}
+
+/// The agent's publisher for a store of one's own, in a child of this process.
+class Publisher {
+ public:
+  Publisher(int store, UniqueFd import) : store_(store), import_(std::move(import)) {}
+
+  Result<void> make(const std::string& order) {
+    const auto done = order.empty() ? put() : make_layer(order);
+    return done ? done : refuse(import_.get(), {}, done.error());
+  }
+
+ private:
+  Result<void> make_layer(const std::string& order);
+  Result<void> publish(const Digest& blob, int layer) const;
+  Result<void> put();
+
+  int store_;
+  UniqueFd import_;
+};
+
+Result<void> Publisher::make_layer(const std::string& order) {
+  const UniqueFd layers(::openat(store_, store_layout::kLayers, O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  UniqueFd file(::openat(layers.get(), ".", O_TMPFILE | O_RDWR | O_CLOEXEC, 0444));
+  if (!file) {
+    const int err = errno;
+    auto error = Error::from_errno(err, "create a layer in the user's image store");
+    if (err != EOPNOTSUPP && err != EISDIR) return error;
+    return std::move(error).hint("its file system does not support unnamed files (NFS): set XDG_DATA_HOME to a local directory");
+  }
+  auto [input, input_end] = SPC_TRY(make_pipe());
+  auto [report_end, report] = SPC_TRY(socket_pair());
+  auto [below, below_end] = SPC_TRY(socket_pair());
+  (void)::fcntl(input_end.get(), F_SETPIPE_SZ, kLayerPipe);
+  auto writer = SPC_TRY(HelperProgram::start(own_program("layer-writer"), {order}, {file.get(), report.get(), below.get(), input.get()},
+                                             HelperProgram::Environment::empty));
+  const int ends[] = {input_end.get(), report_end.get(), below_end.get()};
+  SPC_TRY(answer(import_.get(), ImportMessageKind::writer, {}, ends));
+  for (UniqueFd* end : {&input, &input_end, &report, &report_end, &below, &below_end}) end->reset();
+  ImportMessage message;
+  SPC_TRY(receive_struct(import_.get(), message));
+  message = {.kind = ImportMessageKind::ended, .done = static_cast<std::uint64_t>(writer.wait_status().raw())};
+  const UniqueFd layer(::open(("/proc/self/fd/" + std::to_string(file.get())).c_str(), O_RDONLY | O_CLOEXEC));
+  if (!layer) return Error::from_errno(errno, "open a layer of the user's image store");
+  file.reset();
+  const int passed[] = {layer.get()};
+  SPC_TRY(send_struct(import_.get(), message, passed));
+  SPC_TRY(receive_struct(import_.get(), message));
+  SPC_TRY(publish(message.digest, layer.get()));
+  return answer(import_.get(), ImportMessageKind::published, message.digest);
+}
+
+Result<void> Publisher::publish(const Digest& blob, int layer) const {
+  const std::string program = own_program("layer-verifier");
+  if (::access(program.c_str(), X_OK) == 0) {
+    const int code = SPC_TRY(HelperProgram::start(program, {}, {layer}, HelperProgram::Environment::empty)).wait();
+    if (code != 0) return Error(ErrorKind::corrupt, code == 1 ? "not a layer written by the converter" : "the layer verifier failed");
+  }
+  const std::string itself = "/proc/self/fd/" + std::to_string(layer);
+  if (::fdatasync(layer) == 0 &&
+      (::linkat(AT_FDCWD, itself.c_str(), store_, store_layout::layer_path(blob).c_str(), AT_SYMLINK_FOLLOW) == 0 || errno == EEXIST))
+    return {};
+  return Error::from_errno(errno, "publish layer " + blob.str());
+}
+
+Result<void> Publisher::put() {
+  ImportMessage message;
+  SPC_TRY(receive_struct(import_.get(), message));
+  if (message.total > ImageRecordHeader::kMaxBytes) return Error(ErrorKind::invalid, "write into the store: it is too large");
+  std::string bytes;
+  for (ImportBytes piece{}; bytes.size() < message.total;) {
+    SPC_TRY(receive_struct(import_.get(), piece));
+    bytes.append(piece.bytes, std::min<std::size_t>(sizeof piece.bytes, message.total - bytes.size()));
+  }
+  OwnStoreKeeper keeper(store_);
+  std::optional<std::uint32_t> uid;
+  if (message.kind == ImportMessageKind::grant) uid = static_cast<std::uint32_t>(message.done);
+  SPC_TRY(message.kind == ImportMessageKind::record ? keeper.publish_record(message.digest, bytes)
+                                                    : keeper.set_name(message.digest, uid, bytes));
+  return answer(import_.get(), ImportMessageKind::obeyed, message.digest);
+}
+
 /// One run of `import`, and of what it needs of us.
 class ImportRun {
  public:
-  ImportRun(int store, std::string image, PullDisplay& display) : store_(store), keeper_(store), image_(std::move(image)), display_(display) {}
+  ImportRun(int store, std::string image, PullDisplay& display) : store_(store), image_(std::move(image)), display_(display) {}
 
   Result<void> start(const ImportRequest& request);
   Result<Digest> serve();
   [[nodiscard]] const std::string& config() const { return image_config_; }
 
  private:
-  /// A layer that is being read once more before it gets its name.
-  struct Verification {
-    Digest blob;
-    UniqueFd file;
-    HelperProgram verifier;
-  };
-
   Result<void> on_message();
   Result<void> on_question();
-  Result<void> make_layer();
-  Result<void> verify(const Digest& blob, UniqueFd file);
-  Result<void> publish(const Digest& blob, const UniqueFd& file);
+  Result<void> start_publisher(const std::string& order);
   Result<void> evict(const Digest& blob);
-  Result<void> put(const ImportMessage& message, const std::vector<UniqueFd>& file);
-  Result<void> answer(ImportMessageKind kind, const Digest& digest = {}, int descriptor = -1);
-  Result<void> refuse(const Digest& digest, const Error& why);
 
   int store_;
-  OwnStoreKeeper keeper_;
   std::string image_;
   std::string image_config_;
   PullDisplay& display_;
-  UniqueFd layers_;
   UniqueFd socket_;
   UniqueFd questions_;
   HelperProgram import_;
   HelperProgram user_source_;
-  std::list<Verification> verifications_;
+  std::vector<Child> publishers_;
   std::optional<Result<Digest>> outcome_;
 };
 
 Result<void> ImportRun::start(const ImportRequest& request) {
-  layers_ = UniqueFd(::openat(store_, store_layout::kLayers, O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  if (!layers_ && !request.only_shared) return Error::from_errno(errno, "open the user's image store");
+  if (!request.only_shared && ::faccessat(store_, store_layout::kLayers, F_OK, 0) != 0)
+    return Error::from_errno(errno, "open the user's image store");
   auto [ours, theirs] = SPC_TRY(socket_pair());
   auto [questions, source] = SPC_TRY(socket_pair());
   const std::string wishes = request.serialize();
@@ -88,27 +165,12 @@ Result<Digest> ImportRun::serve() {
   while (!outcome_) {
     std::vector<pollfd> watched{{.fd = socket_.get(), .events = POLLIN}};
     if (questions_) watched.push_back({.fd = questions_.get(), .events = POLLIN});
-    const std::size_t first = watched.size();
-    for (const auto& one : verifications_) watched.push_back({.fd = one.verifier.watch(), .events = POLLIN});
     if (::poll(watched.data(), watched.size(), -1) < 0) {
       if (errno == EINTR) continue;
       return Error::from_errno(errno, "wait for the image");
     }
     if (questions_ && watched[1].revents != 0) SPC_TRY(on_question());
-    std::size_t index = first;
-    for (auto one = verifications_.begin(); one != verifications_.end(); ++index) {
-      const bool ended = watched[index].revents != 0;
-      auto current = one++;
-      if (!ended) continue;
-      const int status = current->verifier.wait();
-      if (status == 0) {
-        SPC_TRY(publish(current->blob, current->file));
-      } else {
-        SPC_TRY(refuse(current->blob, Error(ErrorKind::corrupt, status == 1 ? "not a layer written by the converter"
-                                                                            : "the layer verifier failed")));
-      }
-      verifications_.erase(current);
-    }
+    std::erase_if(publishers_, [](Child& one) { return one.try_wait().has_value(); });
     if (watched[0].revents != 0) SPC_TRY(on_message());
   }
   return *std::move(outcome_);
@@ -129,16 +191,7 @@ Result<void> ImportRun::on_message() {
     case ImportMessageKind::config:
       if (!descriptors->empty()) image_config_ = SPC_TRY(read_file(descriptors->front().get(), ImageRecordHeader::kMaxBytes));
       return {};
-    case ImportMessageKind::new_layer: return make_layer();
-    case ImportMessageKind::publish:
-      if (descriptors->size() != 1) return Error(ErrorKind::internal, "publish a layer: no file");
-      return verify(message.digest, std::move(descriptors->front()));
-    case ImportMessageKind::record:
-    case ImportMessageKind::name:
-    case ImportMessageKind::grant: {
-      const auto done = put(message, *descriptors);
-      return done ? answer(ImportMessageKind::obeyed, message.digest) : refuse(message.digest, done.error());
-    }
+    case ImportMessageKind::object: return start_publisher(message.text.str());
     case ImportMessageKind::evict: return evict(message.digest);
     case ImportMessageKind::done: outcome_.emplace(message.digest); return {};
     case ImportMessageKind::failed: outcome_.emplace(message.error.error()); return {};
@@ -156,67 +209,22 @@ Result<void> ImportRun::on_question() {
   return {};
 }
 
-Result<void> ImportRun::make_layer() {
-  const UniqueFd file(::openat(layers_.get(), ".", O_TMPFILE | O_RDWR | O_CLOEXEC, 0444));
-  if (!file) {
-    const int err = errno;
-    auto error = Error::from_errno(err, "create a layer in the user's image store");
-    if (err == EOPNOTSUPP || err == EISDIR) {
-      error =
-          std::move(error).hint("its file system does not support unnamed files (NFS): set XDG_DATA_HOME to a local directory");
-    }
-    return refuse({}, error);
-  }
-  return answer(ImportMessageKind::layer_file, {}, file.get());
-}
-
-Result<void> ImportRun::verify(const Digest& blob, UniqueFd file) {
-  const std::string program = own_program("layer-verifier");
-  if (::access(program.c_str(), X_OK) != 0) return publish(blob, file);
-  auto verifier = SPC_TRY(HelperProgram::start(program, {}, {file.get()}, HelperProgram::Environment::empty));
-  verifications_.push_back({blob, std::move(file), std::move(verifier)});
-  return {};
-}
-
-Result<void> ImportRun::publish(const Digest& blob, const UniqueFd& file) {
-  const std::string itself = "/proc/self/fd/" + std::to_string(file.get());
-  if (::linkat(AT_FDCWD, itself.c_str(), layers_.get(), store_layout::layer_file(blob).c_str(), AT_SYMLINK_FOLLOW) != 0 &&
-      errno != EEXIST) {
-    return refuse(blob, Error::from_errno(errno, "publish layer " + blob.str()));
-  }
-  return answer(ImportMessageKind::published, blob);
+Result<void> ImportRun::start_publisher(const std::string& order) {
+  auto [ours, theirs] = SPC_TRY(socket_pair());
+  const auto work = [&] {
+    theirs.reset();
+    return Publisher(store_, std::move(ours)).make(order) ? 0 : 1;
+  };
+  publishers_.push_back(SPC_TRY(Child::run(work, "write into the user's image store")));
+  const int passed[] = {theirs.get()};
+  return answer(socket_.get(), ImportMessageKind::object_socket, {}, passed);
 }
 
 Result<void> ImportRun::evict(const Digest& blob) {
   const auto removed = remove_layer(store_, blob);
-  if (!removed) return refuse(blob, removed.error());
-  return *removed ? answer(ImportMessageKind::obeyed, blob) : refuse(blob, Error(ErrorKind::unavailable, "the layer is in use"));
-}
-
-Result<void> ImportRun::put(const ImportMessage& message, const std::vector<UniqueFd>& file) {
-  std::string bytes;
-  if (!file.empty()) bytes = SPC_TRY(read_file(file.front().get(), ImageRecordHeader::kMaxBytes));
-  if (message.kind == ImportMessageKind::record) {
-    return bytes.empty() ? keeper_.remove_record(message.digest) : keeper_.publish_record(message.digest, bytes);
-  }
-  std::optional<std::uint32_t> uid;
-  if (message.kind == ImportMessageKind::grant) uid = static_cast<std::uint32_t>(message.done);
-  return keeper_.set_name(message.digest, uid, bytes);
-}
-
-Result<void> ImportRun::answer(ImportMessageKind kind, const Digest& digest, int descriptor) {
-  ImportMessage message;
-  message.kind = kind;
-  message.digest = digest;
-  return send_struct(socket_.get(), message, std::span(&descriptor, descriptor < 0 ? 0U : 1U));
-}
-
-Result<void> ImportRun::refuse(const Digest& digest, const Error& why) {
-  ImportMessage message;
-  message.kind = ImportMessageKind::refused;
-  message.digest = digest;
-  message.error = WireError(why);
-  return send_struct(socket_.get(), message);
+  if (!removed) return refuse(socket_.get(), blob, removed.error());
+  return *removed ? answer(socket_.get(), ImportMessageKind::obeyed, blob)
+                  : refuse(socket_.get(), blob, Error(ErrorKind::unavailable, "the layer is in use"));
 }
 
 }  // namespace

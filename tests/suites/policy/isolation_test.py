@@ -109,11 +109,54 @@ def no_helper_runs_as_root_but_the_agent(cluster):
     for helper in ("import", "layer-writer"):
         for pid in cluster.processes("node01", helper):
             status = status_of(open(f"/proc/{pid}/status").read())
-            owners[helper] = (set(status["Uid"].split()), int(status["CapEff"], 16), status["NoNewPrivs"])
+            owners[helper] = (set(status["Uid"].split()), int(status["CapEff"], 16), status["NoNewPrivs"], status["Seccomp"])
     gate.set()
     running.end().good()
-    equal(owners.get("import"), ({"998"}, 0, "1"), "user, capabilities, no_new_privs of import")
-    equal(owners.get("layer-writer"), ({"998"}, 0, "1"), "user, capabilities, no_new_privs of layer-writer")
+    equal(owners.get("import"), ({"998"}, 0, "1", "2"), "user, capabilities, no_new_privs and seccomp of import")
+    equal(owners.get("layer-writer"), ({"998"}, 0, "1", "2"), "user, capabilities, no_new_privs and seccomp of layer-writer")
+
+
+# As a process of the service user that is in no sandbox: what it reaches of the process with this number.
+REACH = """
+import ctypes, os, sys
+os.setgroups([])
+os.setresgid(998, 998, 998)
+os.setresuid(998, 998, 998)
+libc, pid = ctypes.CDLL(None, use_errno=True), int(sys.argv[1])
+for name in ("fd/3", "mem", "environ", "maps"):
+    try:
+        os.close(os.open(f"/proc/{pid}/{name}", os.O_RDWR if name in ("fd/3", "mem") else os.O_RDONLY))
+        print(name)
+    except OSError:
+        pass
+if libc.ptrace(0x4206, pid, None, None) == 0:
+    print("ptrace")
+if libc.syscall(438, libc.syscall(434, pid, 0), 3, 0) >= 0:
+    print("pidfd_getfd")
+if [fd for fd in os.listdir(f"/proc/self/fd") if os.path.exists(f"/proc/self/fd/{fd}") and "layers" in os.readlink(f"/proc/self/fd/{fd}")]:
+    print("layer")
+"""
+
+
+@test
+def layer_files_are_out_of_reach_of_the_service_user(cluster):
+    name, layers = cluster.faulty.publish(with_probe("reach", [("data", os.urandom(200000))]))
+    gate = cluster.faulty.hold(layers[0])
+    running = cluster.start_srun("-w", "node01", "/probe", image=name)
+    running.await_text("pulling")
+    try:
+        writers, importers = cluster.processes("node01", "layer-writer"), cluster.processes("node01", "import")
+        expect(writers and importers, "no pull is under way")
+        for pid in writers + importers:
+            inside = status_of(open(f"/proc/{pid}/status").read())["NSpid"].split()[-1]
+            done = cluster.enter("node01", "root", "python3", "-c", REACH, inside).end()
+            expect(done.rc == 0, "the attempts broke off", done)
+            equal(done.out, "", f"reached of process {pid}", done)
+        files = [os.readlink(f"/proc/{pid}/fd/{fd}") for pid in importers for fd in os.listdir(f"/proc/{pid}/fd")]
+        expect(not [file for file in files if "/layers/" in file], f"import has a file of a layer: {files}")
+    finally:
+        gate.set()
+    running.end().good()
 
 
 @test

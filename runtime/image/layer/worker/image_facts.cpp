@@ -13,7 +13,7 @@ constexpr std::chrono::milliseconds kFactsPatience{1000};
 void ImageFacts::prepare() {
   if (prepared_) return;
   prepared_ = true;
-  if (auto process = FactsProcess::start()) process_.emplace(*std::move(process));
+  if (auto ends = start_()) process_.emplace(*std::move(ends));
 }
 
 void ImageFacts::read(std::span<const int> layers) {

@@ -12,6 +12,8 @@ namespace spc {
 /// waits a second more for it at most. No start needs it: an image without is as good, and whatever fails here is no error.
 class ImageFacts {
  public:
+  /// `start`: has layer-writer started with kLayerFacts.
+  explicit ImageFacts(std::function<Result<LayerProcess::Ends>()> start) : start_(std::move(start)) {}
   /// The last layer has been begun: the process is ready when its layers are.
   void prepare();
   /// Whether read() has been called.
@@ -22,6 +24,7 @@ class ImageFacts {
   std::string records();
 
  private:
+  std::function<Result<LayerProcess::Ends>()> start_;
   bool prepared_ = false, read_ = false;
   std::optional<FactsProcess> process_;
 };

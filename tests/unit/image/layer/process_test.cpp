@@ -274,6 +274,9 @@ TEST_CASE("in the sandbox, everything else kills the process") {
   CHECK(signal_of([] { ::unlink("/nonexistent"); }) == SIGSYS);
   CHECK(signal_of([] { ::mmap(nullptr, 4096, PROT_READ | PROT_EXEC, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0); }) == SIGSYS);
   CHECK(signal_of([] { ::syscall(SYS_io_uring_setup, 1, nullptr); }) == SIGSYS);
+  const auto file = memory_file();
+  CHECK(signal_of([&] { ::mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, file.get(), 0); }) == SIGSYS);
+  CHECK(signal_of([] { ::sendmsg(0, nullptr, 0); }) == SIGSYS);
 }
 
 TEST_CASE("the sandbox holds for threads that exist already") {
