@@ -15,6 +15,7 @@
 #include "image/import/import.hpp"
 #include "image/import/policy.hpp"
 #include "image/import/resolve.hpp"
+#include "image/import/sandbox.hpp"
 #include "image/import/trust.hpp"
 #include "protocol/import.hpp"
 #include "protocol/submit.hpp"
@@ -39,6 +40,10 @@ Result<Digest> import_as_asked(AgentLink& agent, const Result<ImageStore>& store
   const auto request = SPC_TRY(ImportRequest::parse(bytes));
   const auto config = SPC_TRY(read_config(request.config));
   use_processors(config.import_cpus);
+  ImportSandbox sandbox{.store = request.only_shared ? -1 : kImportStore, .paths = {config.shared.directory}};
+  // Of a step on several nodes: the relay's descriptors are made later.
+  sandbox.may_start = request.meet >= 2 && config.peers.enabled && !request.user_store;
+  SPC_TRY_DURING("entering the sandbox", enter_import_sandbox(sandbox));
   if (request.only_shared) return fill_shared_store(request, config, agent);
   if (!store) return store.error();
   UserSourceLink user(kImportSource, agent);
@@ -50,10 +55,12 @@ Result<Digest> import_as_asked(AgentLink& agent, const Result<ImageStore>& store
 int main(int argc, char** argv) {
   if (argc == 2 && std::string_view(argv[1]) == "policy") {
     give_up_what_is_not_needed();
+    if (!enter_import_sandbox({})) return 1;
     return answer_policy(kImportSocket);
   }
   if (argc > 1 && std::string_view(argv[1]) == "trust") {
     give_up_what_is_not_needed();
+    if (!enter_import_sandbox({})) return 1;
     return answer_trust(std::span(argv + 2, argv + argc), kImportSocket);
   }
   if (argc > 1 && std::string_view(argv[1]) == kResolve) {
