@@ -107,7 +107,8 @@ Result<pid_t> start_helper(const char* name, const char* argument, uid_t uid, gi
   for (const int descriptor : descriptors) high.push_back(::fcntl(descriptor, F_DUPFD, 100));
   int next = 0;
   while (next < 3) ::dup2(null, next++);
-  for (const int descriptor : high) ::dup2(descriptor, next++);
+  for (const int descriptor : high)
+    if (::dup2(descriptor, next++) < 0) ::_exit(125);  // else what has that number would go along
   ::close_range(static_cast<unsigned>(next), ~0U, 0);
   ::sigprocmask(SIG_SETMASK, std::array<sigset_t, 1>{}.data(), nullptr);  // all are blocked in the agent
   char* const arguments[] = {const_cast<char*>(program.c_str()), const_cast<char*>(argument), nullptr};
