@@ -39,7 +39,7 @@ Result<void> set_limit(decltype(RLIMIT_CORE) what, rlim_t value, const char* nam
 }
 
 /// Stacks of threads count, and are as large as the user's limit of the stack.
-rlim_t mapped_memory() {
+[[maybe_unused]] rlim_t mapped_memory() {
   const UniqueFd file(::open("/proc/self/statm", O_RDONLY | O_CLOEXEC));
   const auto pages = read_file(file.get(), 256);
   return pages ? std::strtoull(pages->c_str(), nullptr, 10) * static_cast<rlim_t>(::sysconf(_SC_PAGESIZE)) : 0;
