@@ -52,7 +52,7 @@ def parts_of(path):
 
 
 def open_to_owner(mode):
-    """A directory that its owner could not use is opened: in the image it is root's."""
+    """A root that its owner could not use is opened: in the image it is root's."""
     mode &= 0o1777
     return mode if mode & 0o500 == 0o500 else mode | 0o700
 
@@ -123,11 +123,11 @@ class Tree:
                 raise Refused("hard link")
             children[name] = target
         elif entry.kind == DIRECTORY and there and there.kind == DIRECTORY:
-            there.mode, there.mtime = open_to_owner(entry.mode), clamp(entry.mtime)
+            there.mode, there.mtime = entry.mode & 0o1777, clamp(entry.mtime)
         else:
             if entry.kind == LINK and not 0 < len(entry.target) < 4096:
                 raise Refused("length of a link")
-            mode = 0o777 if entry.kind == LINK else open_to_owner(entry.mode) if entry.kind == DIRECTORY else entry.mode & 0o1777
+            mode = 0o777 if entry.kind == LINK else entry.mode & 0o1777
             content = entry.target if entry.kind == LINK else entry.data
             children[name] = Node(entry.kind, mode, clamp(entry.mtime), content, bool(there and there.kind == GONE))
 

@@ -143,8 +143,6 @@ Result<std::shared_ptr<Inode>> Tree::find(std::string_view path) {
 /// The last value of a name wins, at the place of the first.
 Result<void> Tree::set_attributes(Inode& inode, TarEntry& entry) {
   inode.mode = entry.mode & 01777U;  // never setuid or setgid
-  const bool shuts_out = entry.kind == TarEntry::Kind::directory && (inode.mode & kReadAndSearch) != kReadAndSearch;
-  if (shuts_out) inode.mode |= 0700U;  // to root in the image it is open, and here the user is its owner and not root
   inode.implied = false;
   inode.mtime = entry.mtime;
   inode.xattrs.reset();
@@ -171,7 +169,10 @@ Result<void> Tree::set_attributes(Inode& inode, TarEntry& entry) {
 
 Result<void> Tree::add_root(TarEntry& entry) {
   if (entry.kind != TarEntry::Kind::directory) return refused("the image's root can only be a directory");
-  return set_attributes(*root_, entry);
+  SPC_TRY(set_attributes(*root_, entry));
+  // To root in the image it is open. Here the user is its owner, is not root, and could change no mode before it is entered.
+  if ((root_->mode & kReadAndSearch) != kReadAndSearch) root_->mode |= 0700U;
+  return {};
 }
 
 Result<std::shared_ptr<Inode>> Tree::add(TarEntry& entry) {

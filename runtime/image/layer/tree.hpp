@@ -71,7 +71,7 @@ class Tree {
   explicit Tree(Budget& budget, bool has_below = false);
 
   /// Adds one entry. Whiteouts (`.wh.NAME`, `.wh..wh..opq`) become overlayfs whiteouts; other `.wh..wh.*` names, device
-  /// nodes and hard links to these are dropped. A directory that its owner could not enter or read gets the owner's permissions.
+  /// nodes and hard links to these are dropped. A root that its owner could not enter or read gets the owner's permissions.
   /// Returns the inode of a file whose data comes next; otherwise null.
   Result<std::shared_ptr<Inode>> add(TarEntry& entry);
 
