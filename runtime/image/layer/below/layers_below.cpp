@@ -73,7 +73,7 @@ Result<LayersBelow::Listing> LayersBelow::list(const Node& directory) {
   Listing listing;
   listing.layers_ = this;
   for (const auto& [layer, inode] : directory.parts) {
-    auto entries = SPC_TRY(counted(layer, [&](auto& reader) { return reader.directory(inode); }));
+    auto entries = SPC_TRY(counted(layer, [&, &inode = inode](auto& reader) { return reader.directory(inode); }));
     listing.parts_.push_back({layer, std::move(entries)});
   }
   return listing;
