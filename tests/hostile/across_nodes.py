@@ -185,9 +185,10 @@ def send_to_relay(step, chance, at, key):
 
 
 def is_alive(at, key):
+    """Whether the relay answers; on a busy machine that takes time, as it has many connections to read first."""
     with contextlib.suppress(OSError):
-        line = socket.create_connection(at, PATIENCE)
-        line.settimeout(PATIENCE)
+        line = socket.create_connection(at, 10 * PATIENCE)
+        line.settimeout(10 * PATIENCE)
         line.sendall(f"GET /alive HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {key}\r\n\r\n".encode())
         return line.recv(4096).startswith(b"HTTP/1.1 200")
     return False
