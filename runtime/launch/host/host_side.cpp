@@ -145,7 +145,7 @@ Result<void> check_home(const std::string& home, bool is_hidden) {
     return Error(ErrorKind::invalid, formatted("the home directory {} {}", in_quotes(home), why))
         .hint("mount what you need: --container-mounts=DIRECTORY");
   };
-  if (place == "/") {
+  if (!place.starts_with('/') || place == "/") {
     return Error(ErrorKind::invalid, "the node does not know the user's home directory, or it is /")
         .hint("the administrator has to make the user known on the node");
   }
