@@ -39,8 +39,11 @@ Result<void> refuse_calls(bool may_start) {
     filter.add(refuse, call);
   // Its flags cannot be seen; libraries go on with clone.
   filter.add(SCMP_ACT_ERRNO(ENOSYS), SCMP_SYS(clone3));
-  for (const unsigned space : {CLONE_NEWNS, CLONE_NEWCGROUP, CLONE_NEWUTS, CLONE_NEWIPC, CLONE_NEWUSER, CLONE_NEWPID, CLONE_NEWNET})
-    filter.add(refuse, SCMP_SYS(clone), {SCMP_A0(SCMP_CMP_MASKED_EQ, space, space)});
+  for (const int space : {CLONE_NEWNS, CLONE_NEWCGROUP, CLONE_NEWUTS, CLONE_NEWIPC, CLONE_NEWUSER,
+                          CLONE_NEWPID, CLONE_NEWNET}) {
+    const auto bits = static_cast<scmp_datum_t>(space);
+    filter.add(refuse, SCMP_SYS(clone), {SCMP_A0(SCMP_CMP_MASKED_EQ, bits, bits)});
+  }
 #ifndef SPC_SANITIZE  // whose leak check traces its own process, from a copy of it
   filter.add(refuse, SCMP_SYS(ptrace));
   if (!may_start) {
