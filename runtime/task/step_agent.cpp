@@ -56,6 +56,8 @@ void keep_only(int socket, int keeper) {
   ::syscall(SYS_close_range, kAgentKeeper + 1, ~0U, 0U);
 }
 
+constexpr unsigned kToProcessGroup = 4;  ///< PIDFD_SIGNAL_PROCESS_GROUP, Linux 6.9
+
 /// The program's path and its arguments, made before the fork; what is empty is none.
 using Arguments = std::array<std::string, 6>;
 
@@ -155,11 +157,13 @@ Result<void> StepAgent::stop(const StepChannel& channel) {
     if (::syscall(SYS_pidfd_send_signal, process_.get(), signal, nullptr, 0) == 0 && ::poll(&gone, 1, 1000) > 0) break;
   ::waitid(P_PIDFD, static_cast<id_t>(process_.get()), &end, WEXITED | WNOHANG);
   // What a killed one had started ends with it, or with its mount, but a moment later, unless the user had it stopped, and would keep
-  // Slurm from removing the step's cgroups. Where slurmstepd takes orphans in, they are its
-  // children, and only that tells that the group is still theirs: its number may be another's by
+  // Slurm from removing the step's cgroups. From Linux 6.9 on the descriptor reaches the agent's own group. Before, only
+  // orphans that slurmstepd takes in as its children tell that the group is still theirs: its number may be another's by
   // now. To ask with signal 0 harms nobody.
   const auto remain = [&](int signal) {
     siginfo_t member{};
+    const bool sent = ::syscall(SYS_pidfd_send_signal, process_.get(), signal, nullptr, kToProcessGroup) == 0;
+    if (sent || errno == ESRCH) return ::waitpid(-pid_, nullptr, WNOHANG) > 0 || sent;
     const bool is_ours = ::waitid(P_PGID, static_cast<id_t>(pid_), &member, WEXITED | WNOHANG | WNOWAIT) == 0;
     return ::waitpid(-pid_, nullptr, WNOHANG) > 0 || ::kill(-pid_, is_ours ? signal : 0) == 0;
   };

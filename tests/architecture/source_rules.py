@@ -4,7 +4,7 @@ import re
 
 from report import ROOT, data_lines, relative, sources, text_files
 
-MOST_ROOT_LINES = 2844
+MOST_ROOT_LINES = 2848
 MOST_ENTERING_LINES = 1465
 MOST_LINES_OF_A_FILE = 450
 LONGER_BY_NATURE = {"LICENSE", "tests/catalogue", "packaging/man/spank-container.7", "packaging/man/spank-container.conf.5"}
