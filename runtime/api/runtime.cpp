@@ -139,7 +139,7 @@ Result<Asked> read_texts(spc_runtime& rt, const spc_options* options, spc_enviro
   return asked;
 }
 
-/// What the task is executed with. Ends it if nothing is.
+/// Environment and words that the task is executed with. Ends the task if it executes nothing.
 void hand_over(const TaskEntry& entry, const spc_environment& environment, Log& log) {
   if (entry.explained) ::_exit(0);
   if (entry.outside) return;

@@ -16,7 +16,7 @@
 
 namespace spc {
 
-/// What the agent says, with the advice that root's code does not word.
+/// Adds hints to the agent's error, which root's code does not word.
 Error with_advice(Error error);
 
 /// A task's line to the agent, used by the leader as long as it runs. The agent's end, or its word that

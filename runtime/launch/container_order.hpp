@@ -54,7 +54,7 @@ struct ContainerOrder {
 Result<ContainerOrder> plan_container(OrderRequest request);
 /// `start_flags`: more of TaskMessage::StartFlags than the order itself has.
 Result<void> send(const ContainerOrder& order, std::uint32_t start_flags, int agent);
-/// What is mounted, for the builder, but files.
+/// Mount sources for the builder, except image files.
 Result<void> send_sources(const ContainerOrder& order, int agent);
 /// The file of this number, for the server at the other end of `server`: the image, then those that
 /// are mounted.

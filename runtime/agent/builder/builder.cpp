@@ -101,7 +101,7 @@ Result<std::vector<UniqueFd>> build_container(BuildOrder& order, const AgentTool
   const int user = (order.namespaces & own_user) != 0 ? tools.id_map.get() : -1;
   DetachedMount kept;
   if (order.kept) kept = SPC_TRY(clone_tree(order.kept.get(), "", MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV));
-  // What is opened by path is the node's, whatever is mounted where the task is. An error waits
+  // Paths opened here are the node's, whatever is mounted where the task is. An error waits
   // until the leader's sources are taken.
   auto layers = mount_layers(order.image.layers, tools.layer_owner(order.uid, order.gid), ready.layers_shared);
   const auto proc = SPC_TRY(open_path(AT_FDCWD, "/proc"));

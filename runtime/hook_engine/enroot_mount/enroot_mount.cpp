@@ -86,7 +86,7 @@ MakeTarget target_to_make(const EnrootFstabLine& line, const UniqueFd& source) {
   return MakeTarget::directory;
 }
 
-/// What is mounted there would be the container in place of the image.
+/// A mount there would be the container in place of the image.
 bool is_root(const UniqueFd& target, int root) {
   struct stat there {};
   struct stat top {};

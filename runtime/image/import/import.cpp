@@ -96,7 +96,7 @@ std::vector<LayerRun> runs_to_merge(std::span<const LayerRun> runs, const std::v
   return wanted;
 }
 
-/// What the layers that have to be converted or merged will take, as a rule.
+/// Bytes that the layers to convert or merge will take, as a rule.
 std::uint64_t bytes_needed(const std::vector<ImageLayer>& all, const PulledLayers& layers, std::span<const LayerRun> merges,
                            const ImageStore& store, LayerCompression compression) {
   std::uint64_t blobs = 0;
@@ -181,7 +181,7 @@ void look_for_peers(StepNodes& nodes, const Import& import) {
                                    .relay = {}});
 }
 
-/// What is fetched is kept twice, for other nodes as it comes: not where there is no room for that, by max_size or on the disk.
+/// Announces the blobs that other nodes may ask for, if max_size and the disk have room for blobs and layers.
 void promise(Peers& peers, const std::vector<ImageLayer>& all, const std::vector<ImageLayer>& missing, const Import& import,
              std::uint64_t needed) {
   std::vector<std::pair<Digest, std::uint64_t>> blobs;

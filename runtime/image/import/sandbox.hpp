@@ -7,7 +7,7 @@
 
 namespace spc {
 
-/// What a process of the program `import` may still write and start.
+/// Places that a process of the program `import` may still write to, and whether it may start programs.
 struct ImportSandbox {
   int store = -1;                  ///< directory below which it writes; -1: none
   std::vector<std::string> paths;  ///< the same by path; missing ones are skipped

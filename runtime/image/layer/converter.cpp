@@ -164,7 +164,7 @@ class LayerConverter::Work {
     return below::fit(tree_.root(), layers, writer_, budget_);
   }
 
-  /// What the merged layers hide of those below them may be nothing, and then it goes.
+  /// Drops whiteouts and opaque marks of the merged layers that hide nothing below them.
   Result<void> merge_layers() {
     auto files = SPC_TRY(ask_for_layers_below());
     if (files.size() < limits_.merges) return Error(ErrorKind::invalid, "there are not enough layers to merge");

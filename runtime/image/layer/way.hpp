@@ -59,7 +59,7 @@ class Settling {
   /// `layers` and `budget` are borrowed.
   Settling(LayersBelow& layers, Budget& budget) : layers_(layers), budget_(budget) {}
 
-  /// What is in the directory at the end of `way`.
+  /// Returns the entries of the directory at the end of `way`.
   Result<void> settle(const Way& way);
 
  private:

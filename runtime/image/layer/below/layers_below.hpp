@@ -75,7 +75,7 @@ class LayersBelow {
   static constexpr std::uint64_t kBytesOfStep = 64;  ///< are unpacked in the time of a step
 
   explicit LayersBelow(Budget& budget) : budget_(&budget) {}
-  /// What `action` finds with a layer's reader; the metadata that it had to load is counted.
+  /// Returns the result of `action` with a layer's reader. Counts the metadata that it had to load.
   template <typename Action>
   auto counted(std::size_t layer, const Action& action) -> decltype(action(std::declval<fuse::ImageReader&>())) {
     fuse::ImageReader& reader = *layers_[layer].reader;
