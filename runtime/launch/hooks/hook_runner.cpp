@@ -179,7 +179,10 @@ void HookRunner::answer(std::size_t connection) {
   const int socket = connections_[connection].get();
   const auto descriptors = receive_struct(socket, request, 2);
   const bool tmpfs = (request.flags & TaskMessage::source_tmpfs) != 0;
-  bool good = descriptors && descriptors->size() == (tmpfs ? 1 : 2);
+  // The builder takes paths only, and gives the container up for anything else.
+  const auto is_path = [](const UniqueFd& file) { return (::fcntl(file.get(), F_GETFL) & O_PATH) != 0; };
+  bool good = descriptors && descriptors->size() == (tmpfs ? 1 : 2) &&
+              std::ranges::all_of(*descriptors, is_path);
   if (good) {
     HookMountAnswer answer;
     answer.error = mount_(request, *descriptors);
