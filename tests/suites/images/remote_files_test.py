@@ -2,6 +2,7 @@
 import contextlib
 import json
 import os
+import re
 import shutil
 import subprocess
 
@@ -191,10 +192,10 @@ def readable_by_others(cluster):
 
 
 def kept_with(cluster, text):
-    """Files of the nodes' stores, of users' homes and of logs in which it is."""
+    """Files of the nodes' stores, of users' homes and of logs in which it is. Slurm keeps the command lines of jobs in its own state."""
     places = [cluster.inside(node, place) for node in cluster.nodes for place in ("/var/lib/spank-container", "/run/spank-container", "/var/log")]
     found = subprocess.run(["grep", "-rlF", "-e", text, "--", cluster.home, cluster.state, *places], capture_output=True, text=True, check=False)
-    return [path for path in found.stdout.splitlines() if "/spool/" not in path and not path.endswith(("slurm.conf", ".out"))]
+    return [path for path in found.stdout.splitlines() if not re.search("/spool/|/slurmctld/job_state", path) and not path.endswith(("slurm.conf", ".out"))]
 
 
 @test
