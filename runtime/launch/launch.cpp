@@ -31,7 +31,7 @@ bool made_since(const AgentMessage& ready, const timespec& began) {
   return (status.stx_mask & STATX_BTIME) != 0 && later;
 }
 
-/// Why the task has not got in, as whoever has said it worded it.
+/// Returns the reason for not entering: in the words of the failed helper if it sent some, else `error`.
 Error why_not(const Error& error, const Arrival& arrival) {
   if (!arrival.failure.is_set()) return error;
   return arrival.agent_failed ? with_advice(arrival.failure.error()) : arrival.failure.error();

@@ -39,7 +39,7 @@ struct TaskCall {
   std::int64_t& task_flags;  ///< TaskStart::task_flags
 };
 
-/// What a task needs for exec.
+/// Values that a task needs for exec.
 struct TaskEntry {
   bool outside = false;    ///< it stays on the host
   bool explained = false;  ///< all that was asked for is done, with --container-explain; do not execute anything

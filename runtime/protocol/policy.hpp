@@ -30,7 +30,7 @@ struct PolicyRecord {
   std::int64_t job_tag_ttl = 0;     ///< the same for one that was resolved since the job was submitted
   char default_registry[256] = {};  ///< NUL-terminated
 
-  /// What tasks have to know before they read any text.
+  /// Settings of the site for tasks that have read no text yet.
   enum TaskFlags : std::uint32_t { error_report = 1, task_prolog_on_host = 2 };
   enum Pull : std::uint32_t { newer = 0, missing = 1, always = 2, never = 3 };
   /// How the store's layers are read, up to most_layers of an image: by_kernel or, if it cannot map their owners (Linux before 6.2), by

@@ -159,7 +159,7 @@ Result<void> StepAgent::stop(const StepChannel& channel) {
   // What a killed one had started ends with it, or with its mount, but a moment later, unless the user had it stopped, and would keep
   // Slurm from removing the step's cgroups. From Linux 6.9 on the descriptor reaches the agent's own group. Before, only
   // orphans that slurmstepd takes in as its children tell that the group is still theirs: its number may be another's by
-  // now. To ask with signal 0 harms nobody.
+  // now. Signal 0 only asks and has no effect.
   const auto remain = [&](int signal) {
     siginfo_t member{};
     const bool sent = ::syscall(SYS_pidfd_send_signal, process_.get(), signal, nullptr, kToProcessGroup) == 0;

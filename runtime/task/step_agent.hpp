@@ -37,8 +37,8 @@ class StepAgent {
   static Result<StepAgent> start(UniqueFd parked_end, const StepId& step, pid_t stepd);
 
   /// Ends the agent, which ends its helpers; after a moment kills it, and never waits for long. Then all that the agent had started
-  /// has ended, too, however it ended itself. No process gets a signal but these, whoever has their
-  /// numbers by now. Needs the privilege to signal a root process. An Error: what it could not do
+  /// has ended as well, however the agent ended. Signals reach these processes only, even if their
+  /// numbers have been reused. Needs the privilege to signal a root process. An Error: what it could not do
   /// for the job's later steps.
   Result<void> stop(const StepChannel& channel);
 

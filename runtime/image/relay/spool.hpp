@@ -14,8 +14,8 @@
 namespace spc {
 
 /// import's side of its relay: the bytes that come are written into a nameless file, which the process `relay` sends to other nodes
-/// while it grows. The relay outlives `import`: it ends with the agent, a minute after the last request, and after 15 minutes anyway, as
-/// whoever has the step's key could keep the file on the disk.
+/// while it grows. The relay outlives `import`: it ends with the agent, or a minute after the last request. It ends after 15 minutes
+/// in any case, as requests with the step's key would keep the file on the disk.
 class Spool {
  public:
   /// What a relay is started with.

@@ -19,8 +19,8 @@
 namespace spc {
 namespace {
 
-/// Of what the agent passes when the container is ready: before it the mount namespace, the record
-/// and the notes.
+/// Index of the first of the container's own namespaces in a `ready` message. Before it come the
+/// mount namespace, the record and the notes.
 constexpr std::size_t kFirstNamespace = 3;
 
 Error broken(const char* why) { return {ErrorKind::internal, why}; }
@@ -126,7 +126,7 @@ Result<void> wait_for_leader(const TaskStart& start, int agent, int leader, Arri
       return broken("set up the container: the leader failed");
     }
     auto started = start_for_podman(start, message, *std::move(passed));
-    // Without it, `import` sees that nobody answers.
+    // Otherwise `import` reads the end of its socket.
     if (started) user_source = *std::move(started);
   }
 }

@@ -58,7 +58,7 @@ struct LeaderMessage {
   Text<4096> location;
 };
 
-/// What a leader's process begins with; descriptors are the task's.
+/// Input of a leader's process. Descriptors belong to the task.
 struct LeaderStart {
   int agent;                   ///< the task's line to the agent, meanwhile the leader's
   const AgentMessage& policy;  ///< the agent's word to lead
@@ -77,7 +77,7 @@ struct EndingLeader {
   ~EndingLeader() { await(); }
 };
 
-/// What a task has heard and holds at the end of its way.
+/// Messages and descriptors that a task has received until it is inside.
 struct Arrival {
   std::optional<Led> led;         ///< by a process of this task; nothing: it follows
   bool is_first = false;          ///< of all that lead on this node

@@ -10,7 +10,7 @@
 
 namespace spc {
 
-/// What a task enters: the container's mount namespace and its own namespaces of other kinds.
+/// Namespaces of a container: the mount namespace and its own namespaces of other kinds.
 struct ContainerNamespaces {
   UniqueFd mounts;
   std::array<UniqueFd, kNamespaceKinds.size()> own;  ///< as in kNamespaceKinds; empty: the host's

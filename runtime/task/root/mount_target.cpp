@@ -109,7 +109,7 @@ class MountsOfBuilder {
 /// Whether it says where it lies: no link was followed on the way.
 bool says_where(const std::string& path) { return path[0] == '/' && normal_path(path) == path; }
 
-/// What is mounted at the root would be the container in place of the image.
+/// Refuses the container's root as a target: a mount there would hide the whole image.
 Result<UniqueFd> refuse_root(UniqueFd target, const std::string& path) {
   struct stat there {};
   struct stat root {};
