@@ -2,8 +2,9 @@
 //
 //   bench-floor PARALLEL URL...
 //
-// Each layer is fetched, its SHA-256 computed, inflated with ISA-L, and the SHA-256 of the tar computed in a thread of its
-// own; the output is discarded. PARALLEL layers at once, in the order given. Prints one line of JSON.
+// Each layer is fetched, its SHA-256 computed, inflated with ISA-L, and the SHA-256 of the tar
+// computed in a thread of its own; the output is discarded. PARALLEL layers at once, in the order
+// given. Prints one line of JSON.
 
 #include <curl/curl.h>
 #include <isa-l/igzip_lib.h>
@@ -38,7 +39,9 @@ constexpr std::size_t kQueueDepth = 4;
 class Sha256 {
  public:
   Sha256() { EVP_DigestInit_ex(context_.get(), EVP_sha256(), nullptr); }
-  void add(std::span<const std::uint8_t> bytes) { EVP_DigestUpdate(context_.get(), bytes.data(), bytes.size()); }
+  void add(std::span<const std::uint8_t> bytes) {
+    EVP_DigestUpdate(context_.get(), bytes.data(), bytes.size());
+  }
   std::string hex() {
     unsigned char digest[32];
     EVP_DigestFinal_ex(context_.get(), digest, nullptr);
@@ -229,7 +232,8 @@ int main(int argc, char** argv) {
     });
   }
   for (auto& puller : pullers) puller.join();
-  std::printf("{\"wall\": %.4f, \"cpu\": %.4f, \"compressed\": %llu, \"uncompressed\": %llu}\n", now_s() - begin, cpu_s(),
-              static_cast<unsigned long long>(totals.compressed), static_cast<unsigned long long>(totals.uncompressed));
+  std::printf("{\"wall\": %.4f, \"cpu\": %.4f, \"compressed\": %llu, \"uncompressed\": %llu}\n",
+              now_s() - begin, cpu_s(), static_cast<unsigned long long>(totals.compressed),
+              static_cast<unsigned long long>(totals.uncompressed));
   return 0;
 }

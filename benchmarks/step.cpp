@@ -1,11 +1,13 @@
 // bench-step: one job step as slurmstepd runs it, with times.
 //
-//   bench-step [--image REF [--hold]] [--root DIR] [--tasks N] [--pause MS] --uid UID --gid GID -- PROGRAM [ARGUMENT...]
+//   bench-step [--image REF [--hold]] [--root DIR] [--tasks N] [--pause MS] --uid UID --gid GID --
+//   PROGRAM [ARGUMENT...]
 //
-// Starts a step's agent, forks N tasks that wait until all exist (as slurmstepd's do), lets them enter the container and
-// execute PROGRAM, and waits for them. Prints one line of JSON. Without --image, PROGRAM runs on the host, or with --root
-// in a chroot: what other programs need for the same is measured in the same way. --pause is what slurmstepd does between
-// user_init and the tasks' start. --hold prints the line when PROGRAM has been started and waits then.
+// Starts a step's agent, forks N tasks that wait until all exist (as slurmstepd's do), lets them
+// enter the container and execute PROGRAM, and waits for them. Prints one line of JSON. Without
+// --image, PROGRAM runs on the host, or with --root in a chroot: what other programs need for the
+// same is measured in the same way. --pause is what slurmstepd does between user_init and the
+// tasks' start. --hold prints the line when PROGRAM has been started and waits then.
 
 #include <fcntl.h>
 #include <grp.h>
@@ -80,9 +82,11 @@ Arguments parse(int argc, char** argv) {
     if (name == "--uid") arguments.uid = static_cast<uid_t>(std::atoi(argv[i]));
     if (name == "--gid") arguments.gid = static_cast<gid_t>(std::atoi(argv[i]));
   }
-  if (arguments.program == nullptr || *arguments.program == nullptr || arguments.uid == 0 || arguments.tasks < 1) {
+  if (arguments.program == nullptr || *arguments.program == nullptr || arguments.uid == 0 ||
+      arguments.tasks < 1) {
     std::fputs(
-        "usage: bench-step [--image REF [--hold]] [--root DIR] [--tasks N] [--pause MS] --uid UID --gid GID -- PROGRAM...\n",
+        "usage: bench-step [--image REF [--hold]] [--root DIR] [--tasks N] [--pause MS] --uid UID "
+        "--gid GID -- PROGRAM...\n",
         stderr);
     std::exit(2);
   }
@@ -104,7 +108,8 @@ struct Environment {
   }
   void unset(const char* name) {
     const std::string start = std::string(name) + "=";
-    std::erase_if(variables, [&](const std::string& variable) { return variable.starts_with(start); });
+    std::erase_if(variables,
+                  [&](const std::string& variable) { return variable.starts_with(start); });
   }
   [[nodiscard]] std::vector<char*> pointers() {
     std::vector<char*> result;
@@ -114,7 +119,9 @@ struct Environment {
   }
 };
 
-void set_variable(const char* name, const char* value, void* arg) { static_cast<Environment*>(arg)->set(name, value); }
+void set_variable(const char* name, const char* value, void* arg) {
+  static_cast<Environment*>(arg)->set(name, value);
+}
 void unset_variable(const char* name, void* arg) { static_cast<Environment*>(arg)->unset(name); }
 
 void enter(spc_runtime* runtime, const Arguments& arguments, Environment& job) {
@@ -139,15 +146,19 @@ void enter(spc_runtime* runtime, const Arguments& arguments, Environment& job) {
   job = std::move(changed);
 }
 
-[[noreturn]] void run_task(const Arguments& arguments, spc_runtime* runtime, int gate, TaskTimes& times) {
+[[noreturn]] void run_task(const Arguments& arguments, spc_runtime* runtime, int gate,
+                           TaskTimes& times) {
   if (runtime != nullptr) spc_task_keep_privilege(runtime);
-  if (!arguments.root.empty() && (::chroot(arguments.root.c_str()) != 0 || ::chdir("/") != 0)) die("chroot");
-  if (::setgroups(1, &arguments.gid) != 0 || ::setresgid(arguments.gid, arguments.gid, arguments.gid) != 0 ||
+  if (!arguments.root.empty() && (::chroot(arguments.root.c_str()) != 0 || ::chdir("/") != 0))
+    die("chroot");
+  if (::setgroups(1, &arguments.gid) != 0 ||
+      ::setresgid(arguments.gid, arguments.gid, arguments.gid) != 0 ||
       ::setresuid(arguments.uid, arguments.uid, arguments.uid) != 0) {
     die("become the user");
   }
   Environment job;
-  for (char** variable = environ; *variable != nullptr; ++variable) job.variables.emplace_back(*variable);
+  for (char** variable = environ; *variable != nullptr; ++variable)
+    job.variables.emplace_back(*variable);
   char end = 0;
   if (::read(gate, &end, 1) < 0) die("wait for the other tasks");
 
@@ -174,18 +185,24 @@ spc_runtime* start_step(const Arguments& arguments, TaskTimes* log_slot) {
   return runtime;
 }
 
-void print(const Arguments& arguments, std::span<const TaskTimes> times, std::int64_t user_init, std::int64_t forking,
-           std::int64_t released, std::int64_t ended, const rusage& used) {
+void print(const Arguments& arguments, std::span<const TaskTimes> times, std::int64_t user_init,
+           std::int64_t forking, std::int64_t released, std::int64_t ended, const rusage& used) {
   const auto ms = [](std::int64_t nanoseconds) { return static_cast<double>(nanoseconds) / 1e6; };
-  const auto cpu = [](const timeval& time) { return static_cast<double>(time.tv_sec) * 1e3 + static_cast<double>(time.tv_usec) / 1e3; };
+  const auto cpu = [](const timeval& time) {
+    return static_cast<double>(time.tv_sec) * 1e3 + static_cast<double>(time.tv_usec) / 1e3;
+  };
   std::int64_t last = 0;
   for (const auto& task : times) last = std::max(last, task.entered);
   std::printf(
-      "{\"user_init\": %.4f, \"forked\": %.4f, \"entered\": %.4f, \"ran\": %.4f, \"whole\": %.4f, \"cpu\": %.3f, "
+      "{\"user_init\": %.4f, \"forked\": %.4f, \"entered\": %.4f, \"ran\": %.4f, \"whole\": %.4f, "
+      "\"cpu\": %.3f, "
       "\"faults\": %ld, \"switches\": %ld, \"tasks\": %d, \"timing\": \"%s\", \"task_init\": [",
-      ms(user_init), ms(released - forking), ms(last - released), ms(ended - last), ms(user_init + ended - forking),
-      cpu(used.ru_utime) + cpu(used.ru_stime), used.ru_minflt + used.ru_majflt, used.ru_nvcsw + used.ru_nivcsw, arguments.tasks, times[0].timing);
-  for (const auto& task : times) std::printf("%s%.4f", &task == times.data() ? "" : ", ", ms(task.entered - task.begin));
+      ms(user_init), ms(released - forking), ms(last - released), ms(ended - last),
+      ms(user_init + ended - forking), cpu(used.ru_utime) + cpu(used.ru_stime),
+      used.ru_minflt + used.ru_majflt, used.ru_nvcsw + used.ru_nivcsw, arguments.tasks,
+      times[0].timing);
+  for (const auto& task : times)
+    std::printf("%s%.4f", &task == times.data() ? "" : ", ", ms(task.entered - task.begin));
   std::puts("]}");
   std::fflush(stdout);
 }
@@ -195,7 +212,8 @@ void print(const Arguments& arguments, std::span<const TaskTimes> times, std::in
 int main(int argc, char** argv) {
   const Arguments arguments = parse(argc, argv);
   const auto tasks = static_cast<std::size_t>(arguments.tasks);
-  void* shared = ::mmap(nullptr, tasks * sizeof(TaskTimes), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  void* shared = ::mmap(nullptr, tasks * sizeof(TaskTimes), PROT_READ | PROT_WRITE,
+                        MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   if (shared == MAP_FAILED) die("allocate shared memory");
   const std::span<TaskTimes> times(static_cast<TaskTimes*>(shared), tasks);
 
@@ -240,7 +258,8 @@ int main(int argc, char** argv) {
   rusage used{};
   ::getrusage(RUSAGE_CHILDREN, &used);
   if (failed > 0) {
-    std::fprintf(stderr, "bench-step: %d of %d tasks of \"%s\" failed\n", failed, arguments.tasks, arguments.program[0]);
+    std::fprintf(stderr, "bench-step: %d of %d tasks of \"%s\" failed\n", failed, arguments.tasks,
+                 arguments.program[0]);
     return 1;
   }
   if (!arguments.hold) print(arguments, times, user_init, forking, released, ended, used);

@@ -20,8 +20,10 @@ namespace spc {
 
 /// A file or directory of the host to mount in the container, or a new tmpfs.
 struct MountEdit {
-  std::string source;  ///< absolute, on the host; opened with the user's rights only. Empty: a new tmpfs
-  std::string target;  ///< absolute, in the container; `create` may change it, or empty it to drop the mount
+  std::string
+      source;  ///< absolute, on the host; opened with the user's rights only. Empty: a new tmpfs
+  std::string target;  ///< absolute, in the container; `create` may change it, or empty it to drop
+                       ///< the mount
   bool read_only = true;
   bool no_exec = false;
   bool optional = false;   ///< skip silently if missing; otherwise a missing source fails the step
@@ -30,8 +32,8 @@ struct MountEdit {
   bool operator==(const MountEdit&) const = default;
 };
 
-/// A device node of the host. The container has the host's /dev, so one that keeps its name needs no mount; access
-/// is controlled by the step's device cgroup.
+/// A device node of the host. The container has the host's /dev, so one that keeps its name needs
+/// no mount; access is controlled by the step's device cgroup.
 struct DeviceEdit {
   std::string path;    ///< in the container
   std::string source;  ///< on the host; empty: the same
@@ -56,11 +58,13 @@ struct FileEdit {
   bool operator==(const FileEdit&) const = default;
 };
 
-/// A shared library that the loader must find by its soname: an entry of /etc/ld.so.cache, and the link beside the file.
+/// A shared library that the loader must find by its soname: an entry of /etc/ld.so.cache, and the
+/// link beside the file.
 struct LibraryEdit {
-  std::string soname;         ///< libcuda.so.1
-  std::string path;           ///< in the container: /usr/lib/x86_64-linux-gnu/libcuda.so.550.54.15
-  bool before = true;         ///< precedes a library of the image with the same soname; false: only if the image has none
+  std::string soname;  ///< libcuda.so.1
+  std::string path;    ///< in the container: /usr/lib/x86_64-linux-gnu/libcuda.so.550.54.15
+  bool before = true;  ///< precedes a library of the image with the same soname; false: only if the
+                       ///< image has none
   std::uint16_t machine = 0;  ///< its e_machine (loader/elf.hpp); 0: the node's
 
   bool operator==(const LibraryEdit&) const = default;
@@ -74,8 +78,8 @@ struct LibraryDirectoryEdit {
   bool operator==(const LibraryDirectoryEdit&) const = default;
 };
 
-/// A soft limit of the tasks, up to the hard limit; named as in setrlimit(2) without RLIMIT_, in lower
-/// case: memlock, nofile, stack, core.
+/// A soft limit of the tasks, up to the hard limit; named as in setrlimit(2) without RLIMIT_, in
+/// lower case: memlock, nofile, stack, core.
 struct LimitEdit {
   std::string name;
   std::uint64_t soft = 0;  ///< UINT64_MAX: unlimited
@@ -83,8 +87,9 @@ struct LimitEdit {
   bool operator==(const LimitEdit&) const = default;
 };
 
-/// A program of the node, owned by root like all directories above it, that a hook wants to run: as the user, on the host,
-/// before the container is entered, with the state that OCI runtimes pass to hooks on standard input.
+/// A program of the node, owned by root like all directories above it, that a hook wants to run: as
+/// the user, on the host, before the container is entered, with the state that OCI runtimes pass to
+/// hooks on standard input.
 struct ProgramEdit {
   std::string path;
   std::vector<std::string> args;  ///< argv; empty: the path
@@ -94,16 +99,17 @@ struct ProgramEdit {
   bool operator==(const ProgramEdit&) const = default;
 };
 
-/// What a built-in hook finds on the host in `prepare` and keeps for its own `create`, which cannot see the host: derive
-/// a struct from this.
+/// What a built-in hook finds on the host in `prepare` and keeps for its own `create`, which cannot
+/// see the host: derive a struct from this.
 struct HostFindings {
   virtual ~HostFindings() = default;
 };
 
-/// The changes a hook wants: a superset of CDI's containerEdits. The hook changes nothing itself; the engine checks,
-/// merges and applies all edits once, with the user's rights only.
+/// The changes a hook wants: a superset of CDI's containerEdits. The hook changes nothing itself;
+/// the engine checks, merges and applies all edits once, with the user's rights only.
 struct Edits {
-  /// Applied in the order unset, set, prepend, default. Variables set or kept by --container-env never change.
+  /// Applied in the order unset, set, prepend, default. Variables set or kept by --container-env
+  /// never change.
   struct Environment {
     std::set<std::string> unset;
     std::map<std::string, std::string> set;
@@ -115,7 +121,8 @@ struct Edits {
   // From `prepare` only; create() may drop or move, but not add.
   std::vector<MountEdit> mounts;
   std::vector<DeviceEdit> devices;
-  std::vector<std::string> denied_devices;  ///< host device nodes that cannot be opened in the container
+  std::vector<std::string>
+      denied_devices;  ///< host device nodes that cannot be opened in the container
 
   std::vector<SymlinkEdit> symlinks;
   std::vector<FileEdit> files;
@@ -125,12 +132,14 @@ struct Edits {
   std::vector<LimitEdit> limits;
   std::vector<ProgramEdit> programs;  ///< from `prepare` only
 
-  std::vector<std::string> notes;                 ///< for --container-explain: what was found, and why something was not done
+  std::vector<std::string>
+      notes;  ///< for --container-explain: what was found, and why something was not done
   std::vector<std::string> warnings;              ///< shown to the user, once per step and node
   std::map<std::string, std::string> remembered;  ///< from prepare() to create() of the same hook
-  std::string refusal;                            ///< the step cannot run: reason and hint. Empty: it can
+  std::string refusal;  ///< the step cannot run: reason and hint. Empty: it can
 
-  std::shared_ptr<const HostFindings> found;  ///< from `prepare` of a built-in hook; stays in the process
+  std::shared_ptr<const HostFindings>
+      found;  ///< from `prepare` of a built-in hook; stays in the process
 
   /// What the same hook found in `prepare`; nullptr if it kept nothing.
   template <typename Findings>
@@ -143,10 +152,12 @@ struct Edits {
 
 /// Whether granted_devices covers it: /dev/nvidia*, /dev/kfd, /dev/dri/*.
 bool is_gpu_node(std::string_view node);
-/// Whether it stands for a MIG partition: such nodes have mode 0444 (DeviceFileMode 292) and are opened for reading only.
+/// Whether it stands for a MIG partition: such nodes have mode 0444 (DeviceFileMode 292) and are
+/// opened for reading only.
 bool is_mig_capability(std::string_view node);
 
-/// What a hook is told. All of it is data: nothing from the image or the job is executed or trusted.
+/// What a hook is told. All of it is data: nothing from the image or the job is executed or
+/// trusted.
 struct HookContext {
   using Variables = std::map<std::string, std::string>;
 
@@ -154,7 +165,8 @@ struct HookContext {
   Variables image;                       ///< variables set by the image; from `create` on
   Variables environment;                 ///< task() only: the task's environment without hooks
   std::string image_name, image_digest;  ///< from `create` on; the digest of an image file is empty
-  std::multimap<std::string, std::string, std::less<>> settings;  ///< from config.toml: KEY, repeated for a list
+  std::multimap<std::string, std::string, std::less<>>
+      settings;  ///< from config.toml: KEY, repeated for a list
 
   uid_t uid = 0;
   gid_t gid = 0;
@@ -170,13 +182,16 @@ struct HookContext {
   bool writable = true;
   bool mounts_home = false;
 
-  std::string host_root;  ///< prefix of every host path; empty except in tests and for drivers in a separate root
-  /// GPU device nodes (is_gpu_node) that the step may open for reading and writing (is_mig_capability: for reading), from its
-  /// cgroup, which can allow more than this task's; empty: not determined. may_open() considers both.
+  std::string host_root;  ///< prefix of every host path; empty except in tests and for drivers in a
+                          ///< separate root
+  /// GPU device nodes (is_gpu_node) that the step may open for reading and writing
+  /// (is_mig_capability: for reading), from its cgroup, which can allow more than this task's;
+  /// empty: not determined. may_open() considers both.
   std::optional<std::set<std::string>> granted_devices;
 
-  /// Opens a file of the image, in `create` and `task`; links are followed in the container, /proc links out of it are not.
-  /// Empty with errno on failure. Always O_CLOEXEC | O_NONBLOCK: an image may contain a FIFO.
+  /// Opens a file of the image, in `create` and `task`; links are followed in the container, /proc
+  /// links out of it are not. Empty with errno on failure. Always O_CLOEXEC | O_NONBLOCK: an image
+  /// may contain a FIFO.
   std::function<UniqueFd(const char* path, int flags)> open_in_image;
 
   /// The last setting of this key, or `otherwise`.
@@ -185,23 +200,31 @@ struct HookContext {
   [[nodiscard]] std::vector<std::string> settings_of(std::string_view key) const;
   /// A variable of the job, of the image; empty if unset.
   [[nodiscard]] const std::string* of_job(std::string_view name) const;
-  [[nodiscard]] std::optional<std::uint32_t> job_number(std::string_view name) const;  ///< nothing: not set or not a number
+  [[nodiscard]] std::optional<std::uint32_t> job_number(
+      std::string_view name) const;  ///< nothing: not set or not a number
   [[nodiscard]] const std::string* of_image(std::string_view name) const;
-  /// Whether the step may open this device node of the host. It is not opened: that could wake up a GPU.
+  /// Whether the step may open this device node of the host. It is not opened: that could wake up a
+  /// GPU.
   [[nodiscard]] bool may_open(const std::string& node) const;
-  /// A regular file of the image, at most `most` bytes; empty if it is missing, too large or not a file.
-  [[nodiscard]] std::optional<std::string> image_file(const char* path, std::size_t most = 1 << 20) const;
+  /// A regular file of the image, at most `most` bytes; empty if it is missing, too large or not a
+  /// file.
+  [[nodiscard]] std::optional<std::string> image_file(const char* path,
+                                                      std::size_t most = 1 << 20) const;
 };
 
-/// A built-in hook: functions from a context to edits. Each may be null. An error fails the step and names the hook.
+/// A built-in hook: functions from a context to edits. Each may be null. An error fails the step
+/// and names the hook.
 struct Hook {
-  const char* name;  ///< NN-WORD: the stem, which determines the order, and by which a site replaces or disables it
+  const char* name;  ///< NN-WORD: the stem, which determines the order, and by which a site
+                     ///< replaces or disables it
   const char* says;  ///< summary, one line
   /// Whether it has anything to do; considers the context only, no files.
   bool (*when)(const HookContext&) = nullptr;
-  /// Once per step and node, on the host, as the user: requests everything that could be needed, before the image is known.
+  /// Once per step and node, on the host, as the user: requests everything that could be needed,
+  /// before the image is known.
   Result<Edits> (*prepare)(const HookContext&) = nullptr;
-  /// Then, in the container, before anything is mounted: selects from that, and adds. Gets the output of prepare.
+  /// Then, in the container, before anything is mounted: selects from that, and adds. Gets the
+  /// output of prepare.
   Result<void> (*create)(const HookContext&, Edits&) = nullptr;
   /// Each task, in the container, just before exec: environment, limits and warnings only.
   Result<Edits> (*task)(const HookContext&) = nullptr;

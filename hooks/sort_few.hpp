@@ -11,7 +11,8 @@ void sort_few(List& list, const Before& before) {
   for (auto next = list.begin(); next != list.end(); ++next) {
     auto one = std::move(*next);
     auto place = next;
-    for (; place != list.begin() && before(one, *std::prev(place)); --place) *place = std::move(*std::prev(place));
+    for (; place != list.begin() && before(one, *std::prev(place)); --place)
+      *place = std::move(*std::prev(place));
     *place = std::move(one);
   }
 }

@@ -11,10 +11,11 @@
 namespace spank_container {
 namespace {
 
-/// What srun has been told of its images' tags: spc_tags_known(). The name starts with SLURM because --export=NONE removes all
-/// others.
+/// What srun has been told of its images' tags: spc_tags_known(). The name starts with SLURM
+/// because --export=NONE removes all others.
 constexpr char kTagsVariable[] = "SLURM_SCONTAINER_DIGEST";
-constexpr unsigned kTagPatience = 5000;  // milliseconds; mostly the answer is there before the step is made
+constexpr unsigned kTagPatience =
+    5000;  // milliseconds; mostly the answer is there before the step is made
 constexpr unsigned kTagPatienceOfOne = 2000;  // a node by itself could ask as well, only later
 
 constexpr size_t kTagsRoom = 4096;
@@ -68,9 +69,9 @@ void print_gathered(const std::vector<std::string>& nodes, const std::string& te
   slurm_hostlist_destroy(list);
 }
 
-/// When the step is about to start srun has threads that may read `environ`: nothing may be added to
-/// it then. So the variable is set early, with room for what will be known. It is never freed, as the
-/// environment outlives this plugin. Sets `value` to that room.
+/// When the step is about to start srun has threads that may read `environ`: nothing may be added
+/// to it then. So the variable is set early, with room for what will be known. It is never freed,
+/// as the environment outlives this plugin. Sets `value` to that room.
 void reserve_variable(const std::string& name, size_t room, char*& value) {
   const std::string start = name + "=";
   if (value != nullptr) return;
@@ -99,7 +100,8 @@ void tell_tags(unsigned patience) {
 /// For an srun in a job: whatever the step is, it has one node.
 bool is_job_of_one_node() {
   const char* nodes = ::getenv("SLURM_JOB_NUM_NODES");
-  const bool is_one = ::getenv("SLURM_JOB_ID") != nullptr && nodes != nullptr && nodes == std::string_view("1");
+  const bool is_one =
+      ::getenv("SLURM_JOB_ID") != nullptr && nodes != nullptr && nodes == std::string_view("1");
   return is_one && ::getenv("SLURM_HET_SIZE") == nullptr;
 }
 
@@ -122,7 +124,8 @@ bool variable_of_job(const char* name, std::string& value, void* spank) {
   if (found == ESPANK_SUCCESS) value = few;
   if (found != ESPANK_NOSPACE) return found == ESPANK_SUCCESS;
   std::vector<char> buffer(128 * 1024);
-  if (spank_getenv(static_cast<spank_t>(spank), name, buffer.data(), static_cast<int>(buffer.size())) != ESPANK_SUCCESS)
+  if (spank_getenv(static_cast<spank_t>(spank), name, buffer.data(),
+                   static_cast<int>(buffer.size())) != ESPANK_SUCCESS)
     return false;
   value = buffer.data();
   return true;
@@ -153,20 +156,25 @@ std::string keep_components_apart(const std::vector<GivenOption>& given) {
   for (const Component& one : components) differ = differ || one.given != components.front().given;
   if (!differ) return {};
   if (spank_context() == S_CTX_ALLOCATOR) {
-    return "the components of a heterogeneous job have different --container options, and Slurm keeps only those of the first "
+    return "the components of a heterogeneous job have different --container options, and Slurm "
+           "keeps only those of the first "
            "(hint: use the same options for all, or set them on srun in the job)";
   }
   if (::getenv("SLURM_JOB_ID") != nullptr && ::getenv("SLURM_HET_SIZE") == nullptr) {
-    return "the components have different --container options, and in a job that is not heterogeneous tasks cannot tell "
-           "which one they belong to (hint: use the same options for all, or start one srun per component)";
+    return "the components have different --container options, and in a job that is not "
+           "heterogeneous tasks cannot tell "
+           "which one they belong to (hint: use the same options for all, or start one srun per "
+           "component)";
   }
   const auto groups = groups_of_command_line(command_line());
   if (groups.size() < components.size()) {
     return "the components have different --container options, and their --het-group is ambiguous "
            "(hint: start one srun per component)";
   }
-  for (size_t index = 0; index < components.size(); ++index) components[index].group = groups[index];
-  if (::setenv(kComponentsVariable, write_components(components).c_str(), 1) != 0) return "out of memory";
+  for (size_t index = 0; index < components.size(); ++index)
+    components[index].group = groups[index];
+  if (::setenv(kComponentsVariable, write_components(components).c_str(), 1) != 0)
+    return "out of memory";
   return {};
 }
 
@@ -201,12 +209,15 @@ int gather_errors(spank_t spank) {
   uint32_t nodes = 0;
   replace_limits();
   // Of a heterogeneous step this would be the number of one component's nodes.
-  if (components_seen != 1 || spank_get_item(spank, S_JOB_NNODES, &nodes) != ESPANK_SUCCESS) nodes = 0;
+  if (components_seen != 1 || spank_get_item(spank, S_JOB_NNODES, &nodes) != ESPANK_SUCCESS)
+    nodes = 0;
   tell_tags(nodes == 1 ? kTagPatienceOfOne : kTagPatience);
   gathering().start(nodes, print_gathered);
   // Who looks for lines of pyxis finds no others.
   const bool is_ours = state.prefix == std::string_view(kPrefix);
-  if (nodes != 1) spc_meeting_start(meeting, nodes, image_of_step.c_str(), is_ours ? print_progress : nullptr, nullptr);
+  if (nodes != 1)
+    spc_meeting_start(meeting, nodes, image_of_step.c_str(), is_ours ? print_progress : nullptr,
+                      nullptr);
   return 0;
 }
 
@@ -241,12 +252,14 @@ std::string take_own_component(spank_t spank, bool& is_component) {
   for (const Component& component : read_components(text)) {
     for (const char* name : {"SLURM_JOB_ID_HET_GROUP_", "SLURM_JOB_ID_PACK_GROUP_"}) {
       const std::string variable = name + std::to_string(component.group);
-      if (!variable_of_job(variable.c_str(), number, spank) || number != std::to_string(job)) continue;
+      if (!variable_of_job(variable.c_str(), number, spank) || number != std::to_string(job))
+        continue;
       state.given = component.given;
       return {};
     }
   }
-  return "the component of the heterogeneous step is ambiguous (hint: start one srun per component)";
+  return "the component of the heterogeneous step is ambiguous (hint: start one srun per "
+         "component)";
 }
 
 std::optional<SrunThatListens> SrunThatListens::of_this_step(spank_t spank) {
@@ -256,7 +269,8 @@ std::optional<SrunThatListens> SrunThatListens::of_this_step(spank_t spank) {
   SrunThatListens srun;
   const auto address = ReportAddress::parse(variable);
   // On a single node there is nothing to gather.
-  if (!address || !variable_of_job("SLURM_STEP_NUM_NODES", nodes, spank) || nodes == "1") return std::nullopt;
+  if (!address || !variable_of_job("SLURM_STEP_NUM_NODES", nodes, spank) || nodes == "1")
+    return std::nullopt;
   if (!variable_of_job("SLURM_LAUNCH_NODE_IPADDR", srun.host_, spank)) return std::nullopt;
   if (!variable_of_job("SLURMD_NODENAME", srun.node_, spank)) return std::nullopt;
   srun.address_ = *address;
@@ -264,9 +278,11 @@ std::optional<SrunThatListens> SrunThatListens::of_this_step(spank_t spank) {
 }
 
 bool SrunThatListens::takes(const char* error) const {
-  // Inside the container there is no config.toml, and without an agent nobody has read it for this step.
+  // Inside the container there is no config.toml, and without an agent nobody has read it for this
+  // step.
   const int flags = spc_task_flags(state.runtime);
-  const bool wanted = flags >= 0 ? (flags & SPC_FLAG_ERROR_REPORT) != 0 : spc_site_flag("error_report", 1) != 0;
+  const bool wanted =
+      flags >= 0 ? (flags & SPC_FLAG_ERROR_REPORT) != 0 : spc_site_flag("error_report", 1) != 0;
   return wanted && report_error(host_, address_, node_, error);
 }
 

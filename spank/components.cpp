@@ -21,7 +21,8 @@ std::string escape(std::string_view text) {
     if (is_plain(c)) {
       escaped += c;
     } else {
-      escaped += {'%', kHex[static_cast<unsigned char>(c) >> 4], kHex[static_cast<unsigned char>(c) & 15]};
+      escaped +=
+          {'%', kHex[static_cast<unsigned char>(c) >> 4], kHex[static_cast<unsigned char>(c) & 15]};
     }
   }
   return escaped;
@@ -36,7 +37,8 @@ std::optional<std::string> unescape(std::string_view text) {
     }
     const auto high = at + 2 < text.size() ? kHex.find(text[at + 1]) : std::string_view::npos;
     const auto low = at + 2 < text.size() ? kHex.find(text[at + 2]) : std::string_view::npos;
-    if (high == std::string_view::npos || low == std::string_view::npos || high + low == 0) return std::nullopt;
+    if (high == std::string_view::npos || low == std::string_view::npos || high + low == 0)
+      return std::nullopt;
     plain += static_cast<char>(high << 4 | low);
     at += 2;
   }
@@ -54,7 +56,9 @@ std::string_view take(std::string_view& text, char separator) {
 std::optional<int> group_number(std::string_view text) {
   int number = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-  if (error != std::errc() || end != text.data() + text.size() || number < 0 || number >= kMostGroups) return std::nullopt;
+  if (error != std::errc() || end != text.data() + text.size() || number < 0 ||
+      number >= kMostGroups)
+    return std::nullopt;
   return number;
 }
 
@@ -80,14 +84,17 @@ std::vector<int> groups_of_list(std::string_view list) {
   return groups;
 }
 
-/// The value of --het-group, which may be shortened, in one component's words. Looks also at the words of the command that is
-/// to be executed, which it cannot tell from options: so, two values that differ are none.
+/// The value of --het-group, which may be shortened, in one component's words. Looks also at the
+/// words of the command that is to be executed, which it cannot tell from options: so, two values
+/// that differ are none.
 std::optional<std::string> het_group_of(const std::vector<std::string>& words) {
   std::optional<std::string> found;
   for (size_t at = 0; at < words.size(); ++at) {
     const std::string& word = words[at];
     const std::string name = word.substr(0, word.find('='));
-    const auto shortens = [&](std::string_view option) { return name.size() >= 5 && option.starts_with(name); };
+    const auto shortens = [&](std::string_view option) {
+      return name.size() >= 5 && option.starts_with(name);
+    };
     if (!shortens("--het-group") && !shortens("--pack-group")) continue;
     std::string value = name.size() < word.size() ? word.substr(name.size() + 1) : "";
     if (name.size() == word.size() && at + 1 < words.size()) value = words[at + 1];

@@ -17,10 +17,14 @@
 namespace spank_container {
 namespace {
 
-constexpr int64_t kQuiet = 300, kLongest = 2000;  // milliseconds without another report, and at most in all, before printing
-constexpr int64_t kPatience = 1000;               // for one node's report
+constexpr int64_t
+    kQuiet = 300,
+    kLongest = 2000;  // milliseconds without another report, and at most in all, before printing
+constexpr int64_t kPatience = 1000;  // for one node's report
 constexpr size_t kConnections = 128;
-constexpr size_t kTextBytes = 64 * 1024, kReports = 64 * 1024;  // what more comes is not taken: the nodes print it themselves
+constexpr size_t kTextBytes = 64 * 1024,
+                 kReports =
+                     64 * 1024;  // what more comes is not taken: the nodes print it themselves
 
 int64_t now_ms() {
   timespec now{};
@@ -45,7 +49,8 @@ std::string printable(const char (&text)[kSize]) {
 
 bool is_node_name(const std::string& name) {
   return !name.empty() && std::all_of(name.begin(), name.end(), [](char c) {
-    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '-' || c == '_' || c == '.';
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '-' ||
+           c == '_' || c == '.';
   });
 }
 
@@ -56,7 +61,8 @@ ErrorGathering::~ErrorGathering() { stop(); }
 ReportAddress ErrorGathering::open() {
   int ends[2];
   if (listener_ >= 0) return {.port = port_, .token = token_};
-  if (::getrandom(token_.data(), token_.size(), 0) != static_cast<ssize_t>(token_.size())) return {};
+  if (::getrandom(token_.data(), token_.size(), 0) != static_cast<ssize_t>(token_.size()))
+    return {};
   if (::pipe2(ends, O_CLOEXEC) != 0) return {};
   stop_read_ = ends[0];
   stop_write_ = ends[1];
@@ -90,8 +96,11 @@ void ErrorGathering::listen_until_stopped() {
   for (;;) {
     std::vector<pollfd> waiting{{.fd = stop_read_, .events = POLLIN, .revents = 0}};
     // With too many connections the next ones wait in the kernel.
-    waiting.push_back({.fd = connections_.size() < kConnections ? listener_ : -1, .events = POLLIN, .revents = 0});
-    for (const auto& connection : connections_) waiting.push_back({.fd = connection.socket, .events = POLLIN, .revents = 0});
+    waiting.push_back({.fd = connections_.size() < kConnections ? listener_ : -1,
+                       .events = POLLIN,
+                       .revents = 0});
+    for (const auto& connection : connections_)
+      waiting.push_back({.fd = connection.socket, .events = POLLIN, .revents = 0});
     ::poll(waiting.data(), waiting.size(), wait_ms(now_ms()));
     const int64_t now = now_ms();
 
@@ -140,7 +149,8 @@ void ErrorGathering::accept_all(int64_t now) {
 bool ErrorGathering::read_from(Connection& connection, int64_t now) {
   char* bytes = reinterpret_cast<char*>(&connection.report);
   while (connection.received < sizeof connection.report) {
-    const ssize_t got = ::recv(connection.socket, bytes + connection.received, sizeof connection.report - connection.received, 0);
+    const ssize_t got = ::recv(connection.socket, bytes + connection.received,
+                               sizeof connection.report - connection.received, 0);
     if (got == 0 || (got < 0 && errno != EAGAIN && errno != EINTR)) return false;
     if (got < 0) return now < connection.deadline;
     connection.received += static_cast<size_t>(got);
@@ -154,12 +164,14 @@ bool ErrorGathering::take(const ErrorReport& report, int64_t now) {
   unsigned differs = 0;  // looks at every byte, however many are right
   for (size_t byte = 0; byte < token_.size(); ++byte) differs |= report.token[byte] ^ token_[byte];
   const ErrorReport wanted;
-  if (differs != 0 || !std::equal(report.magic, report.magic + sizeof report.magic, wanted.magic)) return false;
+  if (differs != 0 || !std::equal(report.magic, report.magic + sizeof report.magic, wanted.magic))
+    return false;
 
   const std::string node = printable(report.node);
   const std::string text = printable(report.text);
   if (!is_node_name(node) || text.empty() || reports_ >= kReports) return false;
-  auto alike = std::find_if(gathered_.begin(), gathered_.end(), [&](const Gathered& one) { return one.text == text; });
+  auto alike = std::find_if(gathered_.begin(), gathered_.end(),
+                            [&](const Gathered& one) { return one.text == text; });
   if (alike == gathered_.end()) {
     if (text_bytes_ + text.size() > kTextBytes) return false;
     text_bytes_ += text.size();

@@ -10,11 +10,12 @@
 
 namespace spank_container {
 
-/// srun's side of error_report.hpp: receives the errors of a step's nodes, and prints equal ones once.
+/// srun's side of error_report.hpp: receives the errors of a step's nodes, and prints equal ones
+/// once.
 ///
-/// A thread listens from `start` to `stop`. Nodes send data of bounded size; a client without the token, or
-/// without a complete report within a second, is dropped. A node ends its task only when its report is
-/// accepted, and srun ends after its tasks, so no accepted report is lost.
+/// A thread listens from `start` to `stop`. Nodes send data of bounded size; a client without the
+/// token, or without a complete report within a second, is dropped. A node ends its task only when
+/// its report is accepted, and srun ends after its tasks, so no accepted report is lost.
 class ErrorGathering {
  public:
   /// Called in the thread with one error and the nodes that have it.
@@ -25,7 +26,8 @@ class ErrorGathering {
   ErrorGathering& operator=(const ErrorGathering&) = delete;
   ~ErrorGathering();
 
-  /// Opens the socket. Port 0 in the address: not possible, and the nodes print their errors themselves.
+  /// Opens the socket. Port 0 in the address: not possible, and the nodes print their errors
+  /// themselves.
   ReportAddress open();
   /// Starts the thread. `nodes`: stops waiting after as many reports; 0: unknown.
   void start(size_t nodes, Print print);

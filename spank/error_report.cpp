@@ -16,7 +16,8 @@ namespace spank_container {
 namespace {
 
 constexpr std::string_view kReportHex = "0123456789abcdef";
-constexpr int64_t kReportPatience = 1000;  // milliseconds, for all of it: a firewall may swallow everything
+constexpr int64_t kReportPatience =
+    1000;  // milliseconds, for all of it: a firewall may swallow everything
 
 int64_t clock_ms() {
   timespec now{};
@@ -44,10 +45,13 @@ int begin_connection(const std::string& host, uint16_t port) {
   v4.sin_port = v6.sin6_port = htons(port);
   const bool is_v4 = ::inet_pton(AF_INET, host.c_str(), &v4.sin_addr) == 1;
   if (!is_v4 && ::inet_pton(AF_INET6, host.c_str(), &v6.sin6_addr) != 1) return -1;
-  const int made = ::socket(is_v4 ? AF_INET : AF_INET6, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+  const int made =
+      ::socket(is_v4 ? AF_INET : AF_INET6, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
   if (made < 0) return -1;
-  const auto* where = is_v4 ? reinterpret_cast<const sockaddr*>(&v4) : reinterpret_cast<const sockaddr*>(&v6);
-  if (::connect(made, where, is_v4 ? sizeof v4 : sizeof v6) == 0 || errno == EINPROGRESS) return made;
+  const auto* where =
+      is_v4 ? reinterpret_cast<const sockaddr*>(&v4) : reinterpret_cast<const sockaddr*>(&v6);
+  if (::connect(made, where, is_v4 ? sizeof v4 : sizeof v6) == 0 || errno == EINPROGRESS)
+    return made;
   ::close(made);
   return -1;
 }
@@ -61,7 +65,8 @@ bool hand_over(int socket, const ErrorReport& report, int64_t deadline) {
     if (now > 0) sent += static_cast<size_t>(now);
   }
   char answer = 0;
-  return becomes_ready(socket, POLLIN, deadline) && ::recv(socket, &answer, 1, 0) == 1 && answer == kReportTaken;
+  return becomes_ready(socket, POLLIN, deadline) && ::recv(socket, &answer, 1, 0) == 1 &&
+         answer == kReportTaken;
 }
 
 }  // namespace
@@ -75,7 +80,8 @@ std::string ReportAddress::variable() const {
 std::optional<ReportAddress> ReportAddress::parse(std::string_view variable) {
   ReportAddress address;
   const auto colon = variable.find(':');
-  if (colon == std::string_view::npos || variable.size() - colon - 1 != 2 * address.token.size()) return std::nullopt;
+  if (colon == std::string_view::npos || variable.size() - colon - 1 != 2 * address.token.size())
+    return std::nullopt;
   const auto [end, error] = std::from_chars(variable.data(), variable.data() + colon, address.port);
   if (error != std::errc() || end != variable.data() + colon) return std::nullopt;
   for (size_t byte = 0; byte < address.token.size(); ++byte) {
@@ -87,10 +93,12 @@ std::optional<ReportAddress> ReportAddress::parse(std::string_view variable) {
   return address;
 }
 
-bool report_error(const std::string& host, const ReportAddress& address, std::string_view node, std::string_view text) {
+bool report_error(const std::string& host, const ReportAddress& address, std::string_view node,
+                  std::string_view text) {
   ErrorReport report;
   report.token = address.token;
-  if (node.empty() || node.size() >= sizeof report.node || text.size() >= sizeof report.text) return false;
+  if (node.empty() || node.size() >= sizeof report.node || text.size() >= sizeof report.text)
+    return false;
   std::copy(node.begin(), node.end(), report.node);
   std::copy(text.begin(), text.end(), report.text);
   const int socket = begin_connection(host, address.port);

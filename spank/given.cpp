@@ -14,9 +14,11 @@ std::string variable_of_slurm(const spc_option& row, const char* plugin = own_pl
   return name;
 }
 
-constexpr char kBeaten[] = "SLURM_SPANK_SCONTAINER_BEATEN";  ///< ,NAME,NAME, of options that do not count
+constexpr char kBeaten[] =
+    "SLURM_SPANK_SCONTAINER_BEATEN";  ///< ,NAME,NAME, of options that do not count
 
-/// Where a list travels whole: SLURM_SPANK_SCONTAINER_MOUNTS. Empty: the last value of this option counts alone.
+/// Where a list travels whole: SLURM_SPANK_SCONTAINER_MOUNTS. Empty: the last value of this option
+/// counts alone.
 std::string variable_of_list(size_t row) {
   const spc_option& option = option_table()[row];
   if (option.is_list == 0) return {};
@@ -28,17 +30,20 @@ std::string variable_of_list(size_t row) {
 /// The option itself, or what says the opposite.
 bool is_same_choice(size_t one, size_t other) {
   const char* opposite = option_table()[one].opposite;
-  return one == other || (opposite != nullptr && opposite == std::string_view(option_table()[other].name));
+  return one == other ||
+         (opposite != nullptr && opposite == std::string_view(option_table()[other].name));
 }
 
 /// At both ends: lists whose last value came alone are whole again.
-std::vector<GivenOption> with_lists(std::span<const GivenOption> given, GetVariable get, void* arg) {
+std::vector<GivenOption> with_lists(std::span<const GivenOption> given, GetVariable get,
+                                    void* arg) {
   std::vector<GivenOption> whole(given.begin(), given.end());
   for (GivenOption& option : whole) {
     const std::string variable = variable_of_list(option.row);
     std::string list;
     // One that belongs to another value is left from somewhere else.
-    if (!variable.empty() && get(variable.c_str(), list, arg) && list.ends_with("," + option.value)) option.value = list;
+    if (!variable.empty() && get(variable.c_str(), list, arg) && list.ends_with("," + option.value))
+      option.value = list;
   }
   return whole;
 }
@@ -55,22 +60,24 @@ void take_over_options_of(const char* plugin) {
   }
 }
 
-std::vector<GivenOption> without_beaten(std::span<const GivenOption> given, GetVariable get, void* arg) {
+std::vector<GivenOption> without_beaten(std::span<const GivenOption> given, GetVariable get,
+                                        void* arg) {
   std::vector<GivenOption> inherited;
   std::vector<GivenOption> typed;
   for (const GivenOption& option : given) {
     const spc_option& row = option_table()[option.row];
     const auto of_same_row = [&](const GivenOption& other) { return other.row == option.row; };
-    const bool first =
-        std::none_of(inherited.begin(), inherited.end(), of_same_row) && std::none_of(typed.begin(), typed.end(), of_same_row);
+    const bool first = std::none_of(inherited.begin(), inherited.end(), of_same_row) &&
+                       std::none_of(typed.begin(), typed.end(), of_same_row);
     std::string variable;
-    const bool is_inherited =
-        first && get(variable_of_slurm(row).c_str(), variable, arg) && (row.argument == nullptr || variable == option.value);
+    const bool is_inherited = first && get(variable_of_slurm(row).c_str(), variable, arg) &&
+                              (row.argument == nullptr || variable == option.value);
     (is_inherited ? inherited : typed).push_back(option);
   }
   inherited = with_lists(inherited, get, arg);
   std::erase_if(inherited, [&](const GivenOption& old) {
-    return std::any_of(typed.begin(), typed.end(), [&](const GivenOption& one) { return is_same_choice(old.row, one.row); });
+    return std::any_of(typed.begin(), typed.end(),
+                       [&](const GivenOption& one) { return is_same_choice(old.row, one.row); });
   });
   inherited.insert(inherited.end(), typed.begin(), typed.end());
   return inherited;
@@ -111,12 +118,14 @@ std::vector<GivenOption> kept_by_slurm(GetVariable get, void* arg) {
   return kept;
 }
 
-std::vector<GivenOption> whole_given(std::span<const GivenOption> given, GetVariable get, void* arg) {
+std::vector<GivenOption> whole_given(std::span<const GivenOption> given, GetVariable get,
+                                     void* arg) {
   std::string beaten;
   std::vector<GivenOption> whole = with_lists(given, get, arg);
   if (!get(kBeaten, beaten, arg)) return whole;
   std::erase_if(whole, [&](const GivenOption& option) {
-    return beaten.find("," + std::string(option_table()[option.row].name) + ",") != std::string::npos;
+    return beaten.find("," + std::string(option_table()[option.row].name) + ",") !=
+           std::string::npos;
   });
   return whole;
 }

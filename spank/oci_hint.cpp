@@ -19,7 +19,8 @@ std::string oci_option_in(const std::string& command_line) {
     const std::string_view word = rest.substr(0, rest.find('\0'));
     rest.remove_prefix(std::min(word.size() + 1, rest.size()));
     if (is_ours) return std::string(word);
-    // What follows an option without "=" may be its value or already the command; two words without a dash are the command.
+    // What follows an option without "=" may be its value or already the command; two words without
+    // a dash are the command.
     if (!word.starts_with('-') && !is_value) return {};
     if (word == "--") return {};
     is_value = word.starts_with('-') && word.find('=') == std::string_view::npos;
@@ -40,7 +41,9 @@ std::string hint_about_oci_option() {
   std::string shown;
   for (const char c : value.substr(0, 200)) shown += c > 0x20 && c < 0x7f && c != '"' ? c : '?';
   return "warning: --container=" + shown +
-         " is Slurm's option for OCI bundles, and this is not one (hint: did you mean --container-image=" + shown + "?)";
+         " is Slurm's option for OCI bundles, and this is not one (hint: did you mean "
+         "--container-image=" +
+         shown + "?)";
 }
 
 }  // namespace spank_container

@@ -1,20 +1,25 @@
-// spank_container.so: the only part that depends on Slurm. It collects what the user asked for, and calls the runtime
-// library in the callbacks that design and Slurm's behaviour allow:
+// spank_container.so: the only part that depends on Slurm. It collects what the user asked for, and
+// calls the runtime library in the callbacks that design and Slurm's behaviour allow:
 //
-//   init                   registers the options; in slurmd, sets the node up. Never fails for what a user can cause:
+//   init                   registers the options; in slurmd, sets the node up. Never fails for what
+//   a user can cause:
 //                          a failing init drains the node
-//   init_post_opt          in srun, sbatch and salloc: refuses early; in slurmstepd: makes the tasks' channel
-//   local_user_init        in srun: tells its nodes what the image's tag stands for, and listens for their errors
-//   user_init              starts the agent: in the step's device and memory cgroup. A failure here would be exit code 0
+//   init_post_opt          in srun, sbatch and salloc: refuses early; in slurmstepd: makes the
+//   tasks' channel local_user_init        in srun: tells its nodes what the image's tag stands for,
+//   and listens for their errors user_init              starts the agent: in the step's device and
+//   memory cgroup. A failure here would be exit code 0
 //                          or a drained node, so it is remembered
 //   task_init_privileged   keeps what entering needs
-//   task_init              enters, having run the site's TaskProlog if config.toml says so, and reports every error of all
-//                          the others: here alone an error ends the task with exit code 1 and nothing worse, and waiting is
-//                          not limited in time
-//   task_exit              after the last one: waits while the container is saved, and ends the agent: Slurm removes the step's
+//   task_init              enters, having run the site's TaskProlog if config.toml says so, and
+//   reports every error of all
+//                          the others: here alone an error ends the task with exit code 1 and
+//                          nothing worse, and waiting is not limited in time
+//   task_exit              after the last one: waits while the container is saved, and ends the
+//   agent: Slurm removes the step's
 //                          cgroups next
 //   exit                   ends the agent of a step whose tasks never began
-//   job_epilog             removes the job's own containers and releases what it holds. Never fails: that would drain the node
+//   job_epilog             removes the job's own containers and releases what it holds. Never
+//   fails: that would drain the node
 #include "user_side.hpp"
 
 #include <signal.h>
@@ -43,13 +48,16 @@ namespace {
 
 using namespace spank_container;
 
-/// The runtime library's log: what the waiting user is told (spc_log_fn). In slurmstepd, while a container is saved.
+/// The runtime library's log: what the waiting user is told (spc_log_fn). In slurmstepd, while a
+/// container is saved.
 void tell_user(int level, const char* line, void*) {
-  if (level == SPC_LOG_RECORD) return slurm_info("%s%s", prefix(), line);  // to slurmd's log, and to nobody's terminal
+  if (level == SPC_LOG_RECORD)
+    return slurm_info("%s%s", prefix(), line);  // to slurmd's log, and to nobody's terminal
   const bool is_for_us = level == SPC_LOG_NOTICE ? state.is_first() : state.tells_progress;
   if (!is_for_us || (level == SPC_LOG_DEBUG && !state.verbose)) return;
   // What slurmstepd passes on has its prefix.
-  slurm_spank_log("%s%s%s", state.ended != 0 ? "" : prefix(), level == SPC_LOG_WARNING ? "warning: " : "", line);
+  slurm_spank_log("%s%s%s", state.ended != 0 ? "" : prefix(),
+                  level == SPC_LOG_WARNING ? "warning: " : "", line);
 }
 
 int on_option(int row, const char* value, int /*remote*/) {
@@ -60,7 +68,8 @@ int on_option(int row, const char* value, int /*remote*/) {
 int register_options(spank_t spank) {
   spc_option known{.size = sizeof known};
   for (int row = 0; spc_option_at(static_cast<size_t>(row), &known) == SPC_OK; ++row) {
-    char* const texts[] = {const_cast<char*>(known.name), const_cast<char*>(known.argument), const_cast<char*>(known.help)};
+    char* const texts[] = {const_cast<char*>(known.name), const_cast<char*>(known.argument),
+                           const_cast<char*>(known.help)};
     spank_option option{texts[0], texts[1], texts[2], texts[1] != nullptr ? 1 : 0, row, on_option};
     if (spank_option_register(spank, &option) != ESPANK_SUCCESS) {
       slurm_error("%scannot register option --%s", kPrefix, known.name);
@@ -74,7 +83,8 @@ int register_options(spank_t spank) {
 bool is_set(spank_t spank, std::span<const char* const> variables) {
   char probe[1];  // too small for any value: ESPANK_NOSPACE says that there is one
   const auto get = [&](auto* name) { return spank_getenv(spank, name, probe, sizeof probe); };
-  return std::ranges::any_of(variables, [&](auto* name) { return get(name) != ESPANK_ENV_NOEXIST; });
+  return std::ranges::any_of(variables,
+                             [&](auto* name) { return get(name) != ESPANK_ENV_NOEXIST; });
 }
 
 /// All that root needs to know of what the user asked for. Steps of Slurm's own (extern) get no
@@ -84,8 +94,12 @@ bool wants_container(spank_t spank) {
   uint32_t step = SLURM_EXTERN_CONT;
   spank_get_item(spank, S_JOB_STEPID, &step);
   if (step == SLURM_EXTERN_CONT) return false;
-  const auto means_one = [](const GivenOption& given) { return given.row == kImageRow || given.row == kNameRow; };
-  const auto keeps = [&](bool p) { return step == SLURM_BATCH_SCRIPT && is_set(spank, kKeptOf[p]); };
+  const auto means_one = [](const GivenOption& given) {
+    return given.row == kImageRow || given.row == kNameRow;
+  };
+  const auto keeps = [&](bool p) {
+    return step == SLURM_BATCH_SCRIPT && is_set(spank, kKeptOf[p]);
+  };
   const bool given = std::ranges::any_of(state.given, means_one) || keeps(is_pyxis());
   const bool is_peers = state.is_peer_asked || keeps(!is_pyxis());
   if ((is_pyxis() ? is_peers || !given : is_peers && !given) && has_peer()) return false;
@@ -94,13 +108,16 @@ bool wants_container(spank_t spank) {
 }
 
 /// A failure of the step's agent is told to the user from task_init.
-void keep_error(int rc) { if (rc != SPC_OK) state.step_error = spc_error_message(state.runtime); }
+void keep_error(int rc) {
+  if (rc != SPC_OK) state.step_error = spc_error_message(state.runtime);
+}
 
 /// In slurmd. A failure is told in its log and costs nothing else: see above.
 template <typename Call>
 int on_node(const Call& call) {
   spc_runtime* runtime = nullptr;
-  if (spc_open(nullptr, nullptr, &runtime) == SPC_OK && call(runtime) != SPC_OK) slurm_error("%s%s", kPrefix, spc_error_message(runtime));
+  if (spc_open(nullptr, nullptr, &runtime) == SPC_OK && call(runtime) != SPC_OK)
+    slurm_error("%s%s", kPrefix, spc_error_message(runtime));
   spc_close(runtime);
   return 0;
 }
@@ -113,7 +130,8 @@ extern "C" {
 int slurm_spank_init(spank_t spank, int argc, char** argv) {
   state.settings.assign(argv, argv + argc);
   // slurmstepd, too, says something to the user, and looks at nothing else of these.
-  if (std::find(argv, argv + argc, std::string_view("messages=pyxis")) != argv + argc) state.prefix = "pyxis: ";
+  if (std::find(argv, argv + argc, std::string_view("messages=pyxis")) != argv + argc)
+    state.prefix = "pyxis: ";
   if (spank_context() == S_CTX_REMOTE) state.is_peer_asked = is_set(spank, kAskedOf[!is_pyxis()]);
   switch (spank_context()) {
     case S_CTX_ALLOCATOR:
@@ -128,7 +146,8 @@ int slurm_spank_init_post_opt(spank_t spank, int, char**) {
   const auto context = spank_context();
   if (context == S_CTX_LOCAL || context == S_CTX_ALLOCATOR) return refuse_early(spank);
   if (context != S_CTX_REMOTE || !wants_container(spank)) return 0;
-  void* const shared = ::mmap(nullptr, sizeof *state.told, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  void* const shared = ::mmap(nullptr, sizeof *state.told, PROT_READ | PROT_WRITE,
+                              MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   if (shared != MAP_FAILED) state.told = static_cast<Told*>(shared);
   const bool is_open = spc_open(tell_user, nullptr, &state.runtime) == SPC_OK;
   if (!is_open) state.step_error = "out of memory";
@@ -186,7 +205,8 @@ int slurm_spank_exit(spank_t, int, char**) {
 int slurm_spank_job_epilog(spank_t spank, int, char**) {
   uid_t uid = 0;
   uint32_t job = 0;
-  if (spank_get_item(spank, S_JOB_UID, &uid) != ESPANK_SUCCESS || spank_get_item(spank, S_JOB_ID, &job) != ESPANK_SUCCESS)
+  if (spank_get_item(spank, S_JOB_UID, &uid) != ESPANK_SUCCESS ||
+      spank_get_item(spank, S_JOB_ID, &job) != ESPANK_SUCCESS)
     return 0;
   return on_node([&](spc_runtime* runtime) { return spc_job_epilog(runtime, uid, job); });
 }

@@ -1,4 +1,5 @@
-// The name by which Slurm passes options to the plugin. Compiled once for each name: all else is the same in both.
+// The name by which Slurm passes options to the plugin. Compiled once for each name: all else is
+// the same in both.
 #include "user_side.hpp"
 
 #define SPC_REGISTER(name) SPANK_PLUGIN(name, 1)

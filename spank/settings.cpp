@@ -27,7 +27,9 @@ constexpr Key kKeys[] = {
     {"use_squashfuse", kBool, false},
 };
 
-std::string_view value_in(std::string_view word) { return word.substr(std::min(word.find('=') + 1, word.size())); }
+std::string_view value_in(std::string_view word) {
+  return word.substr(std::min(word.find('=') + 1, word.size()));
+}
 
 /// nullptr: there is no such key, or the value is not allowed.
 const Key* key_of(std::string_view word) {
@@ -35,13 +37,16 @@ const Key* key_of(std::string_view word) {
   for (const Key& key : kKeys) {
     const std::string allowed = "|" + std::string(value_in(word)) + "|";
     if (key.name != name || name.size() == word.size()) continue;
-    const bool is_one_of_them = word.find('|') == std::string_view::npos && key.values.find(allowed) != std::string_view::npos;
+    const bool is_one_of_them = word.find('|') == std::string_view::npos &&
+                                key.values.find(allowed) != std::string_view::npos;
     return key.values.empty() || is_one_of_them ? &key : nullptr;
   }
   return nullptr;
 }
 
-bool is_true(std::string_view value) { return value == "1" || value.starts_with('t') || value.starts_with('y'); }
+bool is_true(std::string_view value) {
+  return value == "1" || value.starts_with('t') || value.starts_with('y');
+}
 
 }  // namespace
 
@@ -51,7 +56,8 @@ Settings read_settings(std::span<const std::string> words) {
     const Key* key = key_of(word);
     const bool is_on = is_true(value_in(word));
     if (key == nullptr) {
-      settings.refused = "plugstack.conf: unknown argument \"" + word + "\" (hint: the administrator must remove it)";
+      settings.refused = "plugstack.conf: unknown argument \"" + word +
+                         "\" (hint: the administrator must remove it)";
       return settings;
     }
     if (key->name == "sbatch_support") {

@@ -6,8 +6,8 @@
 
 namespace spank_container {
 
-/// The plugin's arguments in plugstack.conf: KEY=VALUE for keys of config.toml that they override, and
-/// for pyxis's keys, so that its line works with another file name.
+/// The plugin's arguments in plugstack.conf: KEY=VALUE for keys of config.toml that they override,
+/// and for pyxis's keys, so that its line works with another file name.
 struct Settings {
   std::vector<std::string> site;  ///< KEY=VALUE with keys of config.toml
   bool in_allocator = true;       ///< sbatch and salloc have the options

@@ -14,8 +14,8 @@
 #include <string_view>
 #include <vector>
 
-/// Slurm's configuration in slurmstepd; a task's process has a copy of its own. The plugin is compiled with the header of the
-/// very version that loads it.
+/// Slurm's configuration in slurmstepd; a task's process has a copy of its own. The plugin is
+/// compiled with the header of the very version that loads it.
 extern "C" __attribute__((weak)) slurm_conf_t slurm_conf;
 
 namespace spank_container {
@@ -25,17 +25,18 @@ constexpr size_t kMostSaid = 1 << 20;
 
 // --- the process ---
 
-/// slurmstepd of 24.11 and later catches these, and so does its fork until it executes the task's program: a scancel during
-/// the pull would be lost.
+/// slurmstepd of 24.11 and later catches these, and so does its fork until it executes the task's
+/// program: a scancel during the pull would be lost.
 void let_signals_end_the_task() {
   for (const int number : {SIGHUP, SIGINT, SIGQUIT, SIGTERM}) {
     struct sigaction action {};
-    if (::sigaction(number, nullptr, &action) == 0 && action.sa_handler != SIG_IGN) ::signal(number, SIG_DFL);
+    if (::sigaction(number, nullptr, &action) == 0 && action.sa_handler != SIG_IGN)
+      ::signal(number, SIG_DFL);
   }
 }
 
-/// proctrack/linuxproc takes a process named as slurmstepd for slurmstepd, and signals only the others: a scancel during the pull
-/// would end the agent and not the task.
+/// proctrack/linuxproc takes a process named as slurmstepd for slurmstepd, and signals only the
+/// others: a scancel during the pull would end the agent and not the task.
 void be_a_task_to_linuxproc() {
   const auto is_linuxproc = [](dl_phdr_info* library, std::size_t, void*) {
     return std::string_view(library->dlpi_name).ends_with("/proctrack_linuxproc.so") ? 1 : 0;
@@ -75,7 +76,8 @@ std::string read_all(int pipe) {
   }
 }
 
-/// The descriptor of slurmstepd through which Slurm will start a user's --task-prolog inside: of `container-helper` instead.
+/// The descriptor of slurmstepd through which Slurm will start a user's --task-prolog inside: of
+/// `container-helper` instead.
 void replace_slurms_launcher() {
   struct stat ours {};
   DIR* const descriptors = ::opendir("/proc/self/fd");
@@ -85,7 +87,9 @@ void replace_slurms_launcher() {
       const int found = std::atoi(entry->d_name);
       struct stat status {};
       if (found <= STDERR_FILENO || ::fstat(found, &status) != 0) continue;
-      if (status.st_dev != ours.st_dev || status.st_ino != ours.st_ino || (::fcntl(found, F_GETFL) & O_PATH) == 0) continue;
+      if (status.st_dev != ours.st_dev || status.st_ino != ours.st_ino ||
+          (::fcntl(found, F_GETFL) & O_PATH) == 0)
+        continue;
       ::dup3(launcher, found, O_CLOEXEC);
     }
   }
@@ -102,8 +106,7 @@ void run_prolog(void* spank) {
   if (&slurm_conf == nullptr || slurm_conf.task_prolog == nullptr) return;
   const int flags = spc_task_flags(state.runtime);
   if (flags < 0 || (flags & SPC_FLAG_TASK_PROLOG_ON_HOST) == 0) return;
-  if (spank_get_item(static_cast<spank_t>(spank), S_JOB_ENV, &variables) != ESPANK_SUCCESS)
-    return;
+  if (spank_get_item(static_cast<spank_t>(spank), S_JOB_ENV, &variables) != ESPANK_SUCCESS) return;
   const char* const path = slurm_conf.task_prolog;
   slurm_conf.task_prolog = nullptr;  // ours and nobody else's: slurmstepd's is another process
 
@@ -113,8 +116,8 @@ void run_prolog(void* spank) {
       return std::string_view(variable).starts_with(text);
     };
     // Those between srun and its tasks: spank/across_nodes.cpp.
-    const bool is_ours = starts("SLURM_SCONTAINER_") || starts("SLURM_RLIMIT_RSS=") ||
-                         starts("SLURM_RLIMIT_AS=");
+    const bool is_ours =
+        starts("SLURM_SCONTAINER_") || starts("SLURM_RLIMIT_RSS=") || starts("SLURM_RLIMIT_AS=");
     if (!is_ours && !starts("SLURM_SCRIPT_CONTEXT=")) environment.push_back(*variables);
   }
   environment.push_back("SLURM_SCRIPT_CONTEXT=prolog_task");

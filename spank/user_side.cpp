@@ -19,7 +19,8 @@
 namespace spank_container {
 namespace {
 
-/// What was asked for, as the library takes it; made in srun, and again in the task, since a user can avoid srun.
+/// What was asked for, as the library takes it; made in srun, and again in the task, since a user
+/// can avoid srun.
 struct Request {
   std::vector<std::string> texts;
   std::vector<const char*> given;  ///< the same
@@ -28,11 +29,12 @@ struct Request {
   std::string refused;
   std::string partitions, constraint;
 
-  Request(spc_runtime* runtime, std::span<const GivenOption> all, const char* const* variables, const char* batch_script,
-          const char* const* command) {
+  Request(spc_runtime* runtime, std::span<const GivenOption> all, const char* const* variables,
+          const char* batch_script, const char* const* command) {
     for (const GivenOption& one : all) {
       const spc_option& option = option_table()[one.row];
-      texts.push_back(option.argument == nullptr ? option.name : std::string(option.name) + "=" + one.value);
+      texts.push_back(option.argument == nullptr ? option.name
+                                                 : std::string(option.name) + "=" + one.value);
     }
     for (const auto& text : texts) given.push_back(text.c_str());
     given.push_back(nullptr);
@@ -49,7 +51,9 @@ struct Request {
 };
 
 /// Whether this is what submits the job.
-bool is_submission() { return spank_context() == S_CTX_ALLOCATOR || ::getenv("SLURM_JOB_ID") == nullptr; }
+bool is_submission() {
+  return spank_context() == S_CTX_ALLOCATOR || ::getenv("SLURM_JOB_ID") == nullptr;
+}
 
 /// Opens whatever of 0, 1 and 2 is closed, as cron and daemons leave it: Slurm would take our
 /// sockets and pipes there for the streams of the step, as it does with its own.
@@ -70,12 +74,14 @@ bool has_descriptors_for_nodes() {
          limit.rlim_cur >= static_cast<rlim_t>(lowest) + kWanted;
 }
 
-/// What the job's steps have asked registries since counts for its later ones, and so does what others have.
+/// What the job's steps have asked registries since counts for its later ones, and so does what
+/// others have.
 void note_submission() {
   if (is_submission()) ::setenv(SPC_SINCE_VARIABLE, std::to_string(::time(nullptr)).c_str(), 1);
 }
 
-std::optional<SrunThatListens> srun;  ///< for this task's error; without one the task prints it itself
+std::optional<SrunThatListens>
+    srun;  ///< for this task's error; without one the task prints it itself
 
 bool from_process(const char* name, std::string& value, void*) {
   const char* found = ::getenv(name);
@@ -90,11 +96,13 @@ std::string configure(spc_runtime* runtime) {
   for (const auto& text : settings.site) texts.push_back(text.c_str());
   texts.push_back(nullptr);
   if (spc_configure(runtime, texts.data()) != SPC_OK) return spc_error_message(runtime);
-  state.prefix = spc_message_prefix(runtime);  // "own" in plugstack.conf, or nothing there: as config.toml has it
+  state.prefix = spc_message_prefix(
+      runtime);  // "own" in plugstack.conf, or nothing there: as config.toml has it
   return settings.refused;
 }
 
-/// Options that do nothing without a container: said once each, and the job runs on the host as before.
+/// Options that do nothing without a container: said once each, and the job runs on the host as
+/// before.
 void say_what_is_ignored(const std::vector<GivenOption>& given) {
   std::vector<std::string> said;
   for (const GivenOption& option : given) {
@@ -104,26 +112,29 @@ void say_what_is_ignored(const std::vector<GivenOption>& given) {
     if (row.opposite != nullptr && row.opposite == "no-" + name) name = "[no-]" + name;
     if (std::find(said.begin(), said.end(), name) != said.end()) continue;
     said.push_back(name);
-    slurm_error("%signoring --%s because neither --container-image nor --container-name is set", state.prefix, name.c_str());
+    slurm_error("%signoring --%s because neither --container-image nor --container-name is set",
+                state.prefix, name.c_str());
   }
 }
 
 /// What the tasks of a node know of their errors, in `Told::error`.
 enum Told : uint32_t { not_yet = 0, first_is_in, by_one };
 
-/// One line for each node: the first task's, whose error is mostly everybody's. Only when it has got in, or has not
-/// decided within two seconds, another's.
+/// One line for each node: the first task's, whose error is mostly everybody's. Only when it has
+/// got in, or has not decided within two seconds, another's.
 bool is_mine_to_tell() {
   if (state.told == nullptr) return state.is_first();
   const bool is_likely = state.is_first() || state.told->explainer != 0;
-  for (int ms = 0; !is_likely && state.told->error == not_yet && ms < 2000; ms += 10) ::usleep(10'000);
+  for (int ms = 0; !is_likely && state.told->error == not_yet && ms < 2000; ms += 10)
+    ::usleep(10'000);
   return state.told->error.exchange(by_one) != by_one;
 }
 
 /// Unless another task has told an error of its own meanwhile.
 void first_has_got_in() {
   uint32_t before = not_yet;
-  if (state.told != nullptr && state.is_first()) state.told->error.compare_exchange_strong(before, first_is_in);
+  if (state.told != nullptr && state.is_first())
+    state.told->error.compare_exchange_strong(before, first_is_in);
 }
 
 /// What is doubtful about a request: a line for the user, and it is submitted.
@@ -133,7 +144,8 @@ void tell_warning(int level, const char* line, void*) {
 
 /// Where the job is to run. In a job, a step runs where that does.
 void add_destination(Request& request) {
-  const char* const of_job = spank_context() == S_CTX_LOCAL ? ::getenv("SLURM_JOB_PARTITION") : nullptr;
+  const char* const of_job =
+      spank_context() == S_CTX_LOCAL ? ::getenv("SLURM_JOB_PARTITION") : nullptr;
   request.partitions = option_of_slurm("partition");
   if (request.partitions.empty() && of_job != nullptr) request.partitions = of_job;
   request.constraint = option_of_slurm("constraint");
@@ -141,27 +153,30 @@ void add_destination(Request& request) {
   request.options.constraint = request.constraint.c_str();
 }
 
-/// For the site's Prolog and Epilog, and for slurmctld's job_submit plugins, which see them with SPANK_ before.
+/// For the site's Prolog and Epilog, and for slurmctld's job_submit plugins, which see them with
+/// SPANK_ before.
 void set_job_variables(spank_t spank, const spc_runtime* runtime, const spc_summary& summary) {
   spank_job_control_setenv(spank, "SCONTAINER_IMAGE", summary.image, 1);
   const char* const digest = spc_image_digest(runtime);
   if (*digest != '\0') spank_job_control_setenv(spank, "SCONTAINER_DIGEST", digest, 1);
 }
 
-/// Ends srun, sbatch or salloc with the status that it would have. Nothing is submitted yet, and it does nothing but to exit when a
-/// failure is returned to it, after two lines about the plugin stack.
+/// Ends srun, sbatch or salloc with the status that it would have. Nothing is submitted yet, and it
+/// does nothing but to exit when a failure is returned to it, after two lines about the plugin
+/// stack.
 [[noreturn]] void end_refused() {
   const char* status = ::getenv("SLURM_EXIT_ERROR");
   const int number = status == nullptr ? 0 : ::atoi(status);
   ::exit(number == 0 ? 1 : number);
 }
 
-/// Ends the task with exit code 1. Returning a failure would do the same, but Slurm then adds two lines about the plugin
-/// stack for every task.
+/// Ends the task with exit code 1. Returning a failure would do the same, but Slurm then adds two
+/// lines about the plugin stack for every task.
 [[noreturn]] void refuse_task(const char* why) {
   // Who looks for lines of pyxis looks for one from each node.
   const bool may_be_gathered = prefix() == std::string_view(kPrefix);
-  if (is_mine_to_tell() && !(may_be_gathered && srun && srun->takes(why))) slurm_spank_log("%s%s", prefix(), why);
+  if (is_mine_to_tell() && !(may_be_gathered && srun && srun->takes(why)))
+    slurm_spank_log("%s%s", prefix(), why);
   ::_exit(1);
 }
 
@@ -170,8 +185,10 @@ const char* batch_script_of(spank_t spank) {
   uint32_t step = 0;
   int argc = 0;
   char** argv = nullptr;
-  if (spank_get_item(spank, S_JOB_STEPID, &step) != ESPANK_SUCCESS || step != SLURM_BATCH_SCRIPT) return nullptr;
-  return spank_get_item(spank, S_JOB_ARGV, &argc, &argv) == ESPANK_SUCCESS && argc > 0 ? argv[0] : nullptr;
+  if (spank_get_item(spank, S_JOB_STEPID, &step) != ESPANK_SUCCESS || step != SLURM_BATCH_SCRIPT)
+    return nullptr;
+  return spank_get_item(spank, S_JOB_ARGV, &argc, &argv) == ESPANK_SUCCESS && argc > 0 ? argv[0]
+                                                                                       : nullptr;
 }
 
 // --- what the site's TaskProlog has said on the host ---
@@ -197,7 +214,8 @@ void write_all(std::string_view text) {
   }
 }
 
-/// One line of the script's output: `print TEXT`, `export NAME=VALUE` or `unset NAME`; others mean nothing.
+/// One line of the script's output: `print TEXT`, `export NAME=VALUE` or `unset NAME`; others mean
+/// nothing.
 void obey(std::string_view line, spank_t spank) {
   if (line.starts_with("print ")) {
     write_all(std::string(without_spaces_before(line.substr(6))) + "\n");
@@ -206,16 +224,18 @@ void obey(std::string_view line, spank_t spank) {
     const auto equals = assignment.find('=');
     if (equals == std::string_view::npos) return;
     const std::string name(without_spaces_behind(assignment.substr(0, equals)));
-    if (!name.empty()) spank_setenv(spank, name.c_str(), std::string(assignment.substr(equals + 1)).c_str(), 1);
+    if (!name.empty())
+      spank_setenv(spank, name.c_str(), std::string(assignment.substr(equals + 1)).c_str(), 1);
   } else if (line.starts_with("unset ")) {
     const std::string name(without_spaces_behind(without_spaces_before(line.substr(6))));
     if (!name.empty()) spank_unsetenv(spank, name.c_str());
   }
 }
 
-/// In the container: applies it to task and environment, as Slurm would. Ends the task if the script failed. Slurm would run that
-/// script after us, in the container, where its path must exist: if the site wants it on the host, the task runs it before
-/// entering, and removes it from Slurm's configuration in this process. Other scripts run by Slurm in the container work: from
+/// In the container: applies it to task and environment, as Slurm would. Ends the task if the
+/// script failed. Slurm would run that script after us, in the container, where its path must
+/// exist: if the site wants it on the host, the task runs it before entering, and removes it from
+/// Slurm's configuration in this process. Other scripts run by Slurm in the container work: from
 /// 23.11 on with our launcher (runtime/container_helper).
 void obey_prolog(const TaskStarted& started, spank_t spank) {
   std::string_view rest = started.prolog_said;
@@ -238,7 +258,8 @@ bool is_explainer() {
   if (state.told == nullptr) return state.tells_progress;
   const uint32_t number = state.task + 1;
   uint32_t known = 0;
-  return state.node == 0 && (state.told->explainer.compare_exchange_strong(known, number) || known == number);
+  return state.node == 0 &&
+         (state.told->explainer.compare_exchange_strong(known, number) || known == number);
 }
 
 /// What the user asks for, as a task or its leader reads it: where it has no capability.
@@ -267,8 +288,9 @@ struct TaskTexts {
     int words = 0;
     char** command = nullptr;
     spank_get_item(spank, S_JOB_ARGV, &words, &command);
-    request.emplace(state.runtime, is_component ? state.given : whole_given(state.given, variable_of_job, spank), variables,
-                    batch_script_of(spank), command);
+    request.emplace(state.runtime,
+                    is_component ? state.given : whole_given(state.given, variable_of_job, spank),
+                    variables, batch_script_of(spank), command);
     request->options.resolved = tags.c_str();
     request->options.meeting = meeting.c_str();
     state.verbose = request->summary.verbose != 0;
@@ -324,12 +346,13 @@ int refuse_early(spank_t spank) {
   request.options.begins_job = is_submission() ? 1 : 0;
   if (refused.empty() && !wants_container) {
     say_what_is_ignored(given);
-    if (const auto hint = hint_about_oci_option(); !hint.empty()) slurm_error("%s%s", state.prefix, hint.c_str());
+    if (const auto hint = hint_about_oci_option(); !hint.empty())
+      slurm_error("%s%s", state.prefix, hint.c_str());
   } else if (refused.empty()) {
     refused = unusable;
     add_destination(request);
-    if (refused.empty() &&
-        (spc_check(runtime, &request.options) != SPC_OK || spc_check_site(runtime, &request.options) != SPC_OK)) {
+    if (refused.empty() && (spc_check(runtime, &request.options) != SPC_OK ||
+                            spc_check_site(runtime, &request.options) != SPC_OK)) {
       refused = spc_error_message(runtime);
     }
     if (refused.empty()) set_job_variables(spank, runtime, request.summary);
@@ -353,7 +376,8 @@ void enter_or_end_task(spank_t spank) {
   const TaskStarted& started = start_task(spank, read_texts);
   // From here on there is no capability: the task is inside, or on the host for good.
   if (started.code != SPC_OK) {
-    const std::string why = state.step_error.empty() ? spc_error_message(state.runtime) : state.step_error;
+    const std::string why =
+        state.step_error.empty() ? spc_error_message(state.runtime) : state.step_error;
     const TaskTexts& texts = task_texts(spank);
     if (texts.is_outside) return first_has_got_in();
     if (texts.leaves) ::_exit(0);

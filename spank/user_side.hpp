@@ -43,22 +43,24 @@ inline constexpr const char* kPeerIsMissing[] = {
     "(hint: the administrator must add \"required spank_pyxis.so\" to plugstack.conf of the node, "
     "or replace pyxis with spank_container.so where jobs are submitted)",
     "options of a container came from spank_container.so, and this node has only spank_pyxis.so "
-    "(hint: the administrator must add \"required spank_container.so\" to plugstack.conf of the node)"};
+    "(hint: the administrator must add \"required spank_container.so\" to plugstack.conf of the "
+    "node)"};
 
-/// In srun, sbatch and salloc: whether this plugin registers the options there. Options that a job has
-/// from a login host with pyxis become those of spank_container.
+/// In srun, sbatch and salloc: whether this plugin registers the options there. Options that a job
+/// has from a login host with pyxis become those of spank_container.
 bool has_options();
 
-/// In srun, sbatch and salloc: refuses what can be known to be wrong before anything is submitted. Returns 0, or ends the
-/// program after saying why.
+/// In srun, sbatch and salloc: refuses what can be known to be wrong before anything is submitted.
+/// Returns 0, or ends the program after saying why.
 int refuse_early(spank_t spank);
 
-/// In srun, when its step is about to start: tells its nodes what it knows, and listens for their errors, until `end_gathering`.
-/// Returns 0, as the callback does.
+/// In srun, when its step is about to start: tells its nodes what it knows, and listens for their
+/// errors, until `end_gathering`. Returns 0, as the callback does.
 int gather_errors(spank_t spank);
 void end_gathering();
 
-/// In a task, as the user: takes it into the container, or says why not and ends it with exit code 1.
+/// In a task, as the user: takes it into the container, or says why not and ends it with exit
+/// code 1.
 void enter_or_end_task(spank_t spank);
 
 }  // namespace spank_container

@@ -3,7 +3,8 @@
 #include <cstddef>
 #include <cstdint>
 
-/// What the figures of these programs are made of. No CUDA and no MPI in here: a test checks it on any machine.
+/// What the figures of these programs are made of. No CUDA and no MPI in here: a test checks it on
+/// any machine.
 namespace spc::bench {
 
 /// Floating-point operations that CUDA's sample nbody counts for one interaction of two bodies.
@@ -11,9 +12,12 @@ constexpr double kFlopsPerInteractionFp32 = 20;
 constexpr double kFlopsPerInteractionFp64 = 30;
 
 /// Each of `bodies` feels every one, itself, too, as the sample counts.
-constexpr double nbody_gflops(std::uint64_t bodies, std::uint64_t iterations, double seconds, bool fp64) {
-  const double interactions = static_cast<double>(bodies) * static_cast<double>(bodies) * static_cast<double>(iterations);
-  return interactions * (fp64 ? kFlopsPerInteractionFp64 : kFlopsPerInteractionFp32) / seconds / 1e9;
+constexpr double nbody_gflops(std::uint64_t bodies, std::uint64_t iterations, double seconds,
+                              bool fp64) {
+  const double interactions =
+      static_cast<double>(bodies) * static_cast<double>(bodies) * static_cast<double>(iterations);
+  return interactions * (fp64 ? kFlopsPerInteractionFp64 : kFlopsPerInteractionFp32) / seconds /
+         1e9;
 }
 
 /// The sample rounds the bodies up to whole blocks of 256.
@@ -24,8 +28,8 @@ constexpr double gb_per_second(std::size_t bytes, double seconds, int times_move
   return static_cast<double>(bytes) * times_moved / seconds / 1e9;
 }
 
-/// The value at `index` of what is summed, and the sum of those in [0, count): integers that a double holds, so a sum is right
-/// or wrong and not nearly right.
+/// The value at `index` of what is summed, and the sum of those in [0, count): integers that a
+/// double holds, so a sum is right or wrong and not nearly right.
 constexpr double summand(std::uint64_t index) { return static_cast<double>(index % 1000); }
 constexpr double sum_of(std::uint64_t count) {
   const std::uint64_t whole = count / 1000;

@@ -22,18 +22,23 @@ std::vector<Force<double>> forces(std::uint64_t bodies, std::uint64_t on) {
   std::vector<Force<double>> result;
   for (std::uint64_t i = 0; i < on; ++i) {
     Force<Real> force;
-    for (const Body<Real>& other : all) add_force(force, all[i], other, static_cast<Real>(kSoftening2));
-    result.push_back({static_cast<double>(force.x), static_cast<double>(force.y), static_cast<double>(force.z)});
+    for (const Body<Real>& other : all)
+      add_force(force, all[i], other, static_cast<Real>(kSoftening2));
+    result.push_back(
+        {static_cast<double>(force.x), static_cast<double>(force.y), static_cast<double>(force.z)});
   }
   return result;
 }
 
 class Cpu final : public Device {
  public:
-  [[nodiscard]] std::string name() const override { return "CPU (checks the arithmetic; no measurement)"; }
+  [[nodiscard]] std::string name() const override {
+    return "CPU (checks the arithmetic; no measurement)";
+  }
   double nbody(std::uint64_t bodies, int iterations, bool fp64) override {
     const auto begin = std::chrono::steady_clock::now();
-    for (int i = 0; i < iterations; ++i) forces_ = fp64 ? forces<double>(bodies, bodies) : forces<float>(bodies, bodies);
+    for (int i = 0; i < iterations; ++i)
+      forces_ = fp64 ? forces<double>(bodies, bodies) : forces<float>(bodies, bodies);
     const double seconds = seconds_since(begin);
     forces_.resize(std::min<std::size_t>(forces_.size(), kCheckedBodies));
     return seconds;
@@ -45,7 +50,9 @@ class Cpu final : public Device {
     std::iota(from.begin(), from.end(), static_cast<unsigned char>(1));
     const auto begin = std::chrono::steady_clock::now();
     for (int i = 0; i < repeats; ++i) std::memcpy(to.data(), from.data(), bytes);
-    return {{"host", gb_per_second(bytes * static_cast<std::size_t>(repeats), seconds_since(begin), 2), from == to}};
+    return {{"host",
+             gb_per_second(bytes * static_cast<std::size_t>(repeats), seconds_since(begin), 2),
+             from == to}};
   }
   void fill(std::uint64_t first, std::uint64_t count) override {
     values_.resize(count);
@@ -69,7 +76,8 @@ std::vector<Force<double>> reference_forces(std::uint64_t bodies) {
   return forces<double>(bodies, std::min<std::uint64_t>(bodies, kCheckedBodies));
 }
 
-double largest_difference(const std::vector<Force<double>>& a, const std::vector<Force<double>>& b) {
+double largest_difference(const std::vector<Force<double>>& a,
+                          const std::vector<Force<double>>& b) {
   if (a.size() != b.size()) return INFINITY;
   double largest = 0;
   double difference = 0;

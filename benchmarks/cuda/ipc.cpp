@@ -1,10 +1,12 @@
-// bench-ipc: one process's GPU memory read by another, each in namespaces of its own or not. Lines of JSON.
+// bench-ipc: one process's GPU memory read by another, each in namespaces of its own or not. Lines
+// of JSON.
 //
 //     bench-ipc [user] [pid] [ipc] [mnt] [net]
 //
-// The words name the namespaces that each of the two processes makes for itself; without words they share all. Two ways to pass
-// the memory: cudaIpcMemHandle_t (what MPI and older NCCL use), and a memory pool's file descriptor through a socket (as cuMem of
-// newer NCCL). The exit status is 0 whatever works, 77 without a GPU.
+// The words name the namespaces that each of the two processes makes for itself; without words they
+// share all. Two ways to pass the memory: cudaIpcMemHandle_t (what MPI and older NCCL use), and a
+// memory pool's file descriptor through a socket (as cuMem of newer NCCL). The exit status is 0
+// whatever works, 77 without a GPU.
 #include <cuda_runtime.h>
 #include <fcntl.h>
 #include <sched.h>
@@ -43,7 +45,8 @@ struct Message {
 
 bool works(cudaError_t error, char (&why)[120], const char* what) {
   if (error == cudaSuccess) return true;
-  std::snprintf(why, sizeof why, "%s: %s (%d)", what, cudaGetErrorString(error), static_cast<int>(error));
+  std::snprintf(why, sizeof why, "%s: %s (%d)", what, cudaGetErrorString(error),
+                static_cast<int>(error));
   static_cast<void>(cudaGetLastError());
   return false;
 }
@@ -60,7 +63,8 @@ void enter(int flags) {
   const std::string uid = std::to_string(::geteuid());
   const std::string gid = std::to_string(::getegid());
   if (::unshare(flags) != 0) die("make namespaces");
-  if ((flags & CLONE_NEWNS) != 0 && ::mount("", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0) die("make mounts private");
+  if ((flags & CLONE_NEWNS) != 0 && ::mount("", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0)
+    die("make mounts private");
   if ((flags & CLONE_NEWUSER) != 0) {
     write_file("/proc/self/setgroups", "deny");
     write_file("/proc/self/uid_map", uid + " " + uid + " 1");
@@ -70,8 +74,10 @@ void enter(int flags) {
   const pid_t child = ::fork();
   if (child < 0) die("fork");
   if (child == 0) {
-    // CUDA reads /proc/self, which the outer /proc does not have; where it cannot be mounted, that is what is to be learnt.
-    if ((flags & CLONE_NEWNS) != 0 && ::mount("proc", "/proc", "proc", 0, nullptr) != 0) std::perror("bench-ipc: mount /proc");
+    // CUDA reads /proc/self, which the outer /proc does not have; where it cannot be mounted, that
+    // is what is to be learnt.
+    if ((flags & CLONE_NEWNS) != 0 && ::mount("proc", "/proc", "proc", 0, nullptr) != 0)
+      std::perror("bench-ipc: mount /proc");
     return;
   }
   int status = 0;
@@ -105,10 +111,12 @@ int receive(int socket, Message& message) {
   header.msg_iovlen = 1;
   header.msg_control = control.data();
   header.msg_controllen = control.size();
-  if (::recvmsg(socket, &header, MSG_WAITALL) != static_cast<ssize_t>(sizeof message)) ::_exit(1);  // the owner has said why
+  if (::recvmsg(socket, &header, MSG_WAITALL) != static_cast<ssize_t>(sizeof message))
+    ::_exit(1);  // the owner has said why
   const cmsghdr* part = CMSG_FIRSTHDR(&header);
   int fd = -1;
-  if (part != nullptr && part->cmsg_type == SCM_RIGHTS) std::memcpy(&fd, CMSG_DATA(part), sizeof fd);
+  if (part != nullptr && part->cmsg_type == SCM_RIGHTS)
+    std::memcpy(&fd, CMSG_DATA(part), sizeof fd);
   return fd;
 }
 
@@ -116,15 +124,17 @@ int receive(int socket, Message& message) {
 [[noreturn]] void own(int socket) {
   int count = 0;
   if (const cudaError_t error = cudaGetDeviceCount(&count); error != cudaSuccess || count == 0) {
-    std::fprintf(stderr, "bench-ipc: skipped: no GPU: %s\n", error == cudaSuccess ? "CUDA sees none" : cudaGetErrorString(error));
+    std::fprintf(stderr, "bench-ipc: skipped: no GPU: %s\n",
+                 error == cudaSuccess ? "CUDA sees none" : cudaGetErrorString(error));
     ::_exit(kSkipped);
   }
   Message message{};
   void* memory = nullptr;
-  message.has_legacy = works(cudaMalloc(&memory, kBytes), message.why[0], "cudaMalloc") &&
-                       works(cudaMemset(memory, kPattern, kBytes), message.why[0], "cudaMemset") &&
-                       works(cudaDeviceSynchronize(), message.why[0], "wait") &&
-                       works(cudaIpcGetMemHandle(&message.legacy, memory), message.why[0], "cudaIpcGetMemHandle");
+  message.has_legacy =
+      works(cudaMalloc(&memory, kBytes), message.why[0], "cudaMalloc") &&
+      works(cudaMemset(memory, kPattern, kBytes), message.why[0], "cudaMemset") &&
+      works(cudaDeviceSynchronize(), message.why[0], "wait") &&
+      works(cudaIpcGetMemHandle(&message.legacy, memory), message.why[0], "cudaIpcGetMemHandle");
   cudaMemPoolProps properties{};
   properties.allocType = cudaMemAllocationTypePinned;
   properties.handleTypes = cudaMemHandleTypePosixFileDescriptor;
@@ -132,13 +142,15 @@ int receive(int socket, Message& message) {
   cudaMemPool_t pool = nullptr;
   void* pooled = nullptr;
   int fd = -1;
-  message.has_pool = works(cudaMemPoolCreate(&pool, &properties), message.why[1], "cudaMemPoolCreate") &&
-                     works(cudaMallocFromPoolAsync(&pooled, kBytes, pool, nullptr), message.why[1], "cudaMallocFromPoolAsync") &&
-                     works(cudaMemset(pooled, kPattern, kBytes), message.why[1], "cudaMemset") &&
-                     works(cudaDeviceSynchronize(), message.why[1], "wait") &&
-                     works(cudaMemPoolExportToShareableHandle(&fd, pool, cudaMemHandleTypePosixFileDescriptor, 0), message.why[1],
-                           "export a pool") &&
-                     works(cudaMemPoolExportPointer(&message.pointer, pooled), message.why[1], "export a pointer");
+  message.has_pool =
+      works(cudaMemPoolCreate(&pool, &properties), message.why[1], "cudaMemPoolCreate") &&
+      works(cudaMallocFromPoolAsync(&pooled, kBytes, pool, nullptr), message.why[1],
+            "cudaMallocFromPoolAsync") &&
+      works(cudaMemset(pooled, kPattern, kBytes), message.why[1], "cudaMemset") &&
+      works(cudaDeviceSynchronize(), message.why[1], "wait") &&
+      works(cudaMemPoolExportToShareableHandle(&fd, pool, cudaMemHandleTypePosixFileDescriptor, 0),
+            message.why[1], "export a pool") &&
+      works(cudaMemPoolExportPointer(&message.pointer, pooled), message.why[1], "export a pointer");
   send(socket, message, message.has_pool ? fd : -1);
   char end = 0;
   while (::read(socket, &end, 1) > 0) {
@@ -153,15 +165,18 @@ bool read_memory(const void* from, double& rate, char (&why)[120]) {
   cudaEvent_t begin = nullptr;
   cudaEvent_t end = nullptr;
   if (!works(cudaMemcpy(host.data(), from, host.size(), cudaMemcpyDeviceToHost), why, "read") ||
-      !works(cudaMalloc(&own, kBytes), why, "cudaMalloc") || !works(cudaEventCreate(&begin), why, "event") ||
+      !works(cudaMalloc(&own, kBytes), why, "cudaMalloc") ||
+      !works(cudaEventCreate(&begin), why, "event") ||
       !works(cudaEventCreate(&end), why, "event") || !works(cudaEventRecord(begin), why, "event")) {
     return false;
   }
   for (int i = 0; i < kRepeats; ++i) {
-    if (!works(cudaMemcpyAsync(own, from, kBytes, cudaMemcpyDeviceToDevice), why, "copy")) return false;
+    if (!works(cudaMemcpyAsync(own, from, kBytes, cudaMemcpyDeviceToDevice), why, "copy"))
+      return false;
   }
   float milliseconds = 0;
-  if (!works(cudaEventRecord(end), why, "event") || !works(cudaEventSynchronize(end), why, "wait") ||
+  if (!works(cudaEventRecord(end), why, "event") ||
+      !works(cudaEventSynchronize(end), why, "wait") ||
       !works(cudaEventElapsedTime(&milliseconds, begin, end), why, "time")) {
     return false;
   }
@@ -174,11 +189,14 @@ bool read_memory(const void* from, double& rate, char (&why)[120]) {
   return true;
 }
 
-void print(const char* way, const std::string& namespaces, bool good, double rate, const char* why) {
+void print(const char* way, const std::string& namespaces, bool good, double rate,
+           const char* why) {
   std::printf(
-      "{\"name\": \"cuda.ipc.%s\", \"namespaces\": \"%s\", \"works\": %s, \"value\": %.6g, \"unit\": \"GB/s\", \"why\": "
+      "{\"name\": \"cuda.ipc.%s\", \"namespaces\": \"%s\", \"works\": %s, \"value\": %.6g, "
+      "\"unit\": \"GB/s\", \"why\": "
       "\"%s\"}\n",
-      way, namespaces.empty() ? "shared" : namespaces.c_str(), good ? "true" : "false", rate, good ? "" : why);
+      way, namespaces.empty() ? "shared" : namespaces.c_str(), good ? "true" : "false", rate,
+      good ? "" : why);
   std::fflush(stdout);
 }
 
@@ -188,8 +206,8 @@ void print(const char* way, const std::string& namespaces, bool good, double rat
   void* memory = nullptr;
   double rate = 0;
   bool good = message.has_legacy &&
-              works(cudaIpcOpenMemHandle(&memory, message.legacy, cudaIpcMemLazyEnablePeerAccess), message.why[0],
-                    "cudaIpcOpenMemHandle") &&
+              works(cudaIpcOpenMemHandle(&memory, message.legacy, cudaIpcMemLazyEnablePeerAccess),
+                    message.why[0], "cudaIpcOpenMemHandle") &&
               read_memory(memory, rate, message.why[0]);
   print("handle", namespaces, good, rate, message.why[0]);
   cudaMemPool_t pool = nullptr;
@@ -199,10 +217,12 @@ void print(const char* way, const std::string& namespaces, bool good, double rat
   access.location = {cudaMemLocationTypeDevice, 0};
   access.flags = cudaMemAccessFlagsProtReadWrite;
   good = message.has_pool &&
-         works(cudaMemPoolImportFromShareableHandle(&pool, handle, cudaMemHandleTypePosixFileDescriptor, 0), message.why[1],
-               "import a pool") &&
+         works(cudaMemPoolImportFromShareableHandle(&pool, handle,
+                                                    cudaMemHandleTypePosixFileDescriptor, 0),
+               message.why[1], "import a pool") &&
          works(cudaMemPoolSetAccess(pool, &access, 1), message.why[1], "allow access") &&
-         works(cudaMemPoolImportPointer(&memory, pool, &message.pointer), message.why[1], "import a pointer") &&
+         works(cudaMemPoolImportPointer(&memory, pool, &message.pointer), message.why[1],
+               "import a pointer") &&
          read_memory(memory, rate, message.why[1]);
   print("descriptor", namespaces, good, rate, message.why[1]);
   ::_exit(0);
@@ -229,7 +249,8 @@ int main(int argc, char** argv) {
     namespaces += (namespaces.empty() ? "" : "+") + word;
   }
   std::array<int, 2> sockets{};
-  if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, sockets.data()) != 0) die("make a socket");
+  if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, sockets.data()) != 0)
+    die("make a socket");
   // CUDA does not survive a fork: each side starts it for itself.
   const pid_t owner = ::fork();
   if (owner == 0) {
@@ -250,5 +271,8 @@ int main(int argc, char** argv) {
   ::waitpid(owner, &owners, 0);
   ::waitpid(user, &users, 0);
   if (WIFEXITED(owners) && WEXITSTATUS(owners) == kSkipped) return kSkipped;
-  return WIFEXITED(owners) && WEXITSTATUS(owners) == 0 && WIFEXITED(users) && WEXITSTATUS(users) == 0 ? 0 : 1;
+  return WIFEXITED(owners) && WEXITSTATUS(owners) == 0 && WIFEXITED(users) &&
+                 WEXITSTATUS(users) == 0
+             ? 0
+             : 1;
 }

@@ -2,8 +2,9 @@
 //
 //     bench-cuda nbody|memcpy|reduce [--cpu] [--fp64] [--size N] [--iterations N]
 //
-// --size: bodies; bytes; numbers. --cpu: on the CPU, which checks the arithmetic and measures nothing. The exit status is 77
-// where there is no GPU, with one line that says why, and 1 if a result is wrong.
+// --size: bodies; bytes; numbers. --cpu: on the CPU, which checks the arithmetic and measures
+// nothing. The exit status is 77 where there is no GPU, with one line that says why, and 1 if a
+// result is wrong.
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
@@ -44,41 +45,55 @@ Arguments parse(int argc, char** argv) {
       wrong = true;
     }
   }
-  if (wrong || (arguments.what != "nbody" && arguments.what != "memcpy" && arguments.what != "reduce")) {
-    std::fputs("usage: bench-cuda nbody|memcpy|reduce [--cpu] [--fp64] [--size N] [--iterations N]\n", stderr);
+  if (wrong ||
+      (arguments.what != "nbody" && arguments.what != "memcpy" && arguments.what != "reduce")) {
+    std::fputs(
+        "usage: bench-cuda nbody|memcpy|reduce [--cpu] [--fp64] [--size N] [--iterations N]\n",
+        stderr);
     std::exit(2);
   }
   return arguments;
 }
 
 /// One line; whether it is right.
-bool print(const Ranks& ranks, const Device& device, const std::string& name, double value, const char* unit, bool right) {
+bool print(const Ranks& ranks, const Device& device, const std::string& name, double value,
+           const char* unit, bool right) {
   if (ranks.rank == 0) {
     std::printf(
-        "{\"name\": \"cuda.%s\", \"value\": %.6g, \"unit\": \"%s\", \"right\": %s, \"device\": \"%s\", \"ranks\": %d, \"by\": "
+        "{\"name\": \"cuda.%s\", \"value\": %.6g, \"unit\": \"%s\", \"right\": %s, \"device\": "
+        "\"%s\", \"ranks\": %d, \"by\": "
         "\"%s\"}\n",
-        name.c_str(), value, unit, right ? "true" : "false", device.name().c_str(), ranks.count, ranks.kind);
+        name.c_str(), value, unit, right ? "true" : "false", device.name().c_str(), ranks.count,
+        ranks.kind);
     std::fflush(stdout);
   }
   return right;
 }
 
 bool nbody(const Arguments& arguments, const Ranks& ranks, Device& device) {
-  const std::uint64_t bodies = rounded_bodies(arguments.size != 0 ? arguments.size : arguments.cpu ? 2048 : 200'000);
+  const std::uint64_t bodies = rounded_bodies(arguments.size != 0 ? arguments.size
+                                              : arguments.cpu     ? 2048
+                                                                  : 200'000);
   const int iterations = arguments.iterations != 0 ? arguments.iterations : arguments.cpu ? 2 : 10;
   const double seconds = ranks.largest(device.nbody(bodies, iterations, arguments.fp64));
   const double difference = largest_difference(reference_forces(bodies), device.first_forces());
   const bool right = difference < (arguments.fp64 ? 1e-9 : 1e-3);
-  const double rate = nbody_gflops(bodies, static_cast<std::uint64_t>(iterations), seconds, arguments.fp64) * ranks.count;
+  const double rate =
+      nbody_gflops(bodies, static_cast<std::uint64_t>(iterations), seconds, arguments.fp64) *
+      ranks.count;
   return print(ranks, device, arguments.fp64 ? "nbody.fp64" : "nbody.fp32", rate, "GFLOP/s", right);
 }
 
 bool memcpy_rates(const Arguments& arguments, const Ranks& ranks, Device& device) {
   const std::size_t bytes = arguments.size != 0 ? arguments.size : std::size_t{256} << 20;
-  const auto rates = device.copies(bytes, arguments.iterations != 0 ? arguments.iterations : arguments.cpu ? 2 : 20);
+  const auto rates = device.copies(bytes, arguments.iterations != 0 ? arguments.iterations
+                                          : arguments.cpu           ? 2
+                                                                    : 20);
   bool right = true;
   for (const CopyRate& rate : rates)
-    right = print(ranks, device, std::string("memcpy.") + rate.name, rate.gb_per_second, "GB/s", rate.right) && right;
+    right = print(ranks, device, std::string("memcpy.") + rate.name, rate.gb_per_second, "GB/s",
+                  rate.right) &&
+            right;
   return right;
 }
 
@@ -91,7 +106,8 @@ bool reduce(const Arguments& arguments, const Ranks& ranks, Device& device) {
   ranks.wait_for_all();
   const auto begin = std::chrono::steady_clock::now();
   for (int i = 0; i < iterations; ++i) right = ranks.sum(device.sum()) == sum_of(total) && right;
-  const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count() / iterations;
+  const double seconds =
+      std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count() / iterations;
   return print(ranks, device, "reduce", ranks.largest(seconds) * 1e3, "ms", right);
 }
 
@@ -103,7 +119,8 @@ int main(int argc, char** argv) {
   std::string why;
   Device* device = arguments.cpu ? &cpu() : gpu(ranks.local_rank, why);
   if (device == nullptr) {
-    if (ranks.rank == 0) std::fprintf(stderr, "bench-cuda: skipped: no GPU to measure: %s\n", why.c_str());
+    if (ranks.rank == 0)
+      std::fprintf(stderr, "bench-cuda: skipped: no GPU to measure: %s\n", why.c_str());
     return kSkipped;
   }
   const bool right = arguments.what == "nbody"    ? nbody(arguments, ranks, *device)

@@ -34,9 +34,11 @@ SPC_HOST_DEVICE inline double inverse_root(double value) {
 #endif
 }
 
-/// Adds what `other` does to `body`: gravity with a softened distance. The same source for CPU and GPU.
+/// Adds what `other` does to `body`: gravity with a softened distance. The same source for CPU and
+/// GPU.
 template <typename Real>
-SPC_HOST_DEVICE inline void add_force(Force<Real>& force, const Body<Real>& body, const Body<Real>& other, Real softening2) {
+SPC_HOST_DEVICE inline void add_force(Force<Real>& force, const Body<Real>& body,
+                                      const Body<Real>& other, Real softening2) {
   const Real dx = other.x - body.x;
   const Real dy = other.y - body.y;
   const Real dz = other.z - body.z;
@@ -50,9 +52,12 @@ SPC_HOST_DEVICE inline void add_force(Force<Real>& force, const Body<Real>& body
 /// Body `index` of a cloud that is the same everywhere: a low-discrepancy sequence in a cube.
 template <typename Real>
 SPC_HOST_DEVICE inline Body<Real> body_at(unsigned long long index) {
-  const auto fraction = [](double value) { return value - static_cast<double>(static_cast<unsigned long long>(value)); };
+  const auto fraction = [](double value) {
+    return value - static_cast<double>(static_cast<unsigned long long>(value));
+  };
   const auto i = static_cast<double>(index + 1);
-  return {static_cast<Real>(fraction(i * 0.8191725134)), static_cast<Real>(fraction(i * 0.6710436067)),
+  return {static_cast<Real>(fraction(i * 0.8191725134)),
+          static_cast<Real>(fraction(i * 0.6710436067)),
           static_cast<Real>(fraction(i * 0.5497004779)), static_cast<Real>(1.0)};
 }
 

@@ -1,6 +1,7 @@
 #pragma once
 
-/// The processes that work together: those of MPI (ranks_mpi.cpp), or this one alone (ranks_alone.cpp).
+/// The processes that work together: those of MPI (ranks_mpi.cpp), or this one alone
+/// (ranks_alone.cpp).
 namespace spc::bench {
 
 class Ranks {

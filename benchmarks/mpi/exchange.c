@@ -1,8 +1,11 @@
-/* Measures the MPI that it is linked with, as the OSU micro-benchmarks do: windows and iterations are theirs. JSON lines of rank 0.
+/* Measures the MPI that it is linked with, as the OSU micro-benchmarks do: windows and iterations
+ * are theirs. JSON lines of rank 0.
  *
- *   exchange          with 2 ranks or more: latency and bandwidth are between the first and the last, allreduce of all
+ *   exchange          with 2 ranks or more: latency and bandwidth are between the first and the
+ * last, allreduce of all
  *
- * init: from main to the end of the first barrier, the slowest rank. Ends by itself after 5 minutes. */
+ * init: from main to the end of the first barrier, the slowest rank. Ends by itself after 5
+ * minutes. */
 #include <mpi.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -39,11 +42,13 @@ static double bandwidth_mbs(int bytes) {
   for (int i = 0; i < skip + rounds; ++i) {
     if (i == skip) begin = MPI_Wtime();
     if (rank == 0) {
-      for (int j = 0; j < kWindow; ++j) MPI_Isend(out, bytes, MPI_CHAR, peer, 2, MPI_COMM_WORLD, &requests[j]);
+      for (int j = 0; j < kWindow; ++j)
+        MPI_Isend(out, bytes, MPI_CHAR, peer, 2, MPI_COMM_WORLD, &requests[j]);
       MPI_Waitall(kWindow, requests, MPI_STATUSES_IGNORE);
       MPI_Recv(&acknowledged, 1, MPI_CHAR, peer, 3, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
     } else if (rank == peer) {
-      for (int j = 0; j < kWindow; ++j) MPI_Irecv(in, bytes, MPI_CHAR, 0, 2, MPI_COMM_WORLD, &requests[j]);
+      for (int j = 0; j < kWindow; ++j)
+        MPI_Irecv(in, bytes, MPI_CHAR, 0, 2, MPI_COMM_WORLD, &requests[j]);
       MPI_Waitall(kWindow, requests, MPI_STATUSES_IGNORE);
       MPI_Send(&acknowledged, 1, MPI_CHAR, 0, 3, MPI_COMM_WORLD);
     }
@@ -69,7 +74,9 @@ static double allreduce_us(int bytes) {
 }
 
 static void say(const char* name, int bytes, double value) {
-  if (rank == 0) printf("{\"name\": \"%s\", \"bytes\": %d, \"value\": %.4f, \"ranks\": %d}\n", name, bytes, value, size);
+  if (rank == 0)
+    printf("{\"name\": \"%s\", \"bytes\": %d, \"value\": %.4f, \"ranks\": %d}\n", name, bytes,
+           value, size);
 }
 
 int main(int argc, char** argv) {
@@ -85,7 +92,8 @@ int main(int argc, char** argv) {
   MPI_Comm_size(MPI_COMM_WORLD, &size);
   peer = size - 1;
   if (size < 2) MPI_Abort(MPI_COMM_WORLD, 2);
-  const double mine = (double)(end.tv_sec - begin.tv_sec) * 1e3 + (double)(end.tv_nsec - begin.tv_nsec) / 1e6;
+  const double mine =
+      (double)(end.tv_sec - begin.tv_sec) * 1e3 + (double)(end.tv_nsec - begin.tv_nsec) / 1e6;
   double slowest = 0;
   MPI_Reduce(&mine, &slowest, 1, MPI_DOUBLE, MPI_MAX, 0, MPI_COMM_WORLD);
   say("init", 0, slowest);

@@ -7,11 +7,14 @@ namespace spc::bench {
 
 enum class Collective { all_reduce, all_gather, broadcast, send_recv };
 
-/// What nccl-tests call the size: of an all-gather what all ranks together give, of the others what one rank has.
-constexpr double algorithm_bandwidth(std::size_t bytes, double seconds) { return static_cast<double>(bytes) / seconds / 1e9; }
+/// What nccl-tests call the size: of an all-gather what all ranks together give, of the others what
+/// one rank has.
+constexpr double algorithm_bandwidth(std::size_t bytes, double seconds) {
+  return static_cast<double>(bytes) / seconds / 1e9;
+}
 
-/// What makes the bandwidth comparable with that of the links, whatever the number of ranks: the share of the data that must
-/// pass through each rank's link.
+/// What makes the bandwidth comparable with that of the links, whatever the number of ranks: the
+/// share of the data that must pass through each rank's link.
 constexpr double bus_factor(Collective collective, int ranks) {
   const double n = ranks;
   switch (collective) {
@@ -39,7 +42,8 @@ constexpr float given(int rank, std::size_t index) {
 }
 
 /// What must be at `index` on `rank` when `count` numbers of each of `ranks` have been exchanged.
-constexpr float expected(Collective collective, int rank, int ranks, std::size_t index, std::size_t count) {
+constexpr float expected(Collective collective, int rank, int ranks, std::size_t index,
+                         std::size_t count) {
   switch (collective) {
     case Collective::all_reduce: {
       float sum = 0;

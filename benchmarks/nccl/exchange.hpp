@@ -9,21 +9,25 @@
 
 namespace spc::bench {
 
-/// Ranks that exchange floats: GPUs by NCCL (nccl.cpp), or threads, which check the arithmetic (threads.cpp).
+/// Ranks that exchange floats: GPUs by NCCL (nccl.cpp), or threads, which check the arithmetic
+/// (threads.cpp).
 class Exchange {
  public:
   virtual ~Exchange() = default;
   [[nodiscard]] virtual std::string name() const = 0;
   [[nodiscard]] virtual int ranks() const = 0;
   [[nodiscard]] virtual int rank() const = 0;  ///< who speaks is 0
-  /// Seconds for one, the mean of `iterations` and of the ranks, after `warm_up` of them. `count`: floats of each rank.
-  /// `wrong`: how many floats were not what they should be, of all ranks.
-  virtual double run(Collective collective, std::size_t count, int warm_up, int iterations, std::size_t& wrong) = 0;
+  /// Seconds for one, the mean of `iterations` and of the ranks, after `warm_up` of them. `count`:
+  /// floats of each rank. `wrong`: how many floats were not what they should be, of all ranks.
+  virtual double run(Collective collective, std::size_t count, int warm_up, int iterations,
+                     std::size_t& wrong) = 0;
 };
 
 std::unique_ptr<Exchange> threads(int ranks);
-/// This process is one rank of RANK, WORLD_SIZE and LOCAL_RANK, or of SLURM_PROCID, SLURM_NTASKS and SLURM_LOCALID; alone without.
-/// They find each other by a file in `meeting`, a directory that all of them see. Nothing, and `why`, without a GPU or NCCL.
-std::unique_ptr<Exchange> nccl(const std::string& library, const std::string& meeting, std::string& why);
+/// This process is one rank of RANK, WORLD_SIZE and LOCAL_RANK, or of SLURM_PROCID, SLURM_NTASKS
+/// and SLURM_LOCALID; alone without. They find each other by a file in `meeting`, a directory that
+/// all of them see. Nothing, and `why`, without a GPU or NCCL.
+std::unique_ptr<Exchange> nccl(const std::string& library, const std::string& meeting,
+                               std::string& why);
 
 }  // namespace spc::bench

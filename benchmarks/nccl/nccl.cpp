@@ -1,5 +1,5 @@
-// GPUs by NCCL. libnccl.so.2 is opened when it is needed, so that the same program runs where only an image has it, or only
-// the host; cudart is linked in.
+// GPUs by NCCL. libnccl.so.2 is opened when it is needed, so that the same program runs where only
+// an image has it, or only the host; cudart is linked in.
 #include <cuda_runtime.h>
 #include <dlfcn.h>
 #include <fcntl.h>
@@ -39,14 +39,16 @@ struct Library {
       return false;
     }
     const auto find = [&](auto& function, const char* name) {
-      function = reinterpret_cast<std::remove_reference_t<decltype(function)>>(::dlsym(handle, name));
+      function =
+          reinterpret_cast<std::remove_reference_t<decltype(function)>>(::dlsym(handle, name));
       if (function == nullptr) why = std::string("no ") + name + " in " + file;
       return function != nullptr;
     };
     return find(get_unique_id, "ncclGetUniqueId") && find(comm_init_rank, "ncclCommInitRank") &&
-           find(all_reduce, "ncclAllReduce") && find(all_gather, "ncclAllGather") && find(broadcast, "ncclBroadcast") &&
-           find(send, "ncclSend") && find(recv, "ncclRecv") && find(group_start, "ncclGroupStart") &&
-           find(group_end, "ncclGroupEnd") && find(error_string, "ncclGetErrorString") && find(version, "ncclGetVersion") &&
+           find(all_reduce, "ncclAllReduce") && find(all_gather, "ncclAllGather") &&
+           find(broadcast, "ncclBroadcast") && find(send, "ncclSend") && find(recv, "ncclRecv") &&
+           find(group_start, "ncclGroupStart") && find(group_end, "ncclGroupEnd") &&
+           find(error_string, "ncclGetErrorString") && find(version, "ncclGetVersion") &&
            find(comm_destroy, "ncclCommDestroy");
   }
 };
@@ -70,12 +72,14 @@ int number_of(const char* name, const char* slurms, int otherwise) {
 /// Rank 0 writes it under another name first: who sees the file sees all of it.
 ncclUniqueId meet(const Library& library, const std::string& directory, int rank, int ranks) {
   ncclUniqueId id{};
-  const std::string path = directory + "/nccl-id." + std::to_string(number_of("SLURM_JOB_ID", "SLURM_JOBID", 0)) + "." +
+  const std::string path = directory + "/nccl-id." +
+                           std::to_string(number_of("SLURM_JOB_ID", "SLURM_JOBID", 0)) + "." +
                            std::to_string(number_of("SLURM_STEP_ID", "SLURM_STEPID", 0));
   if (rank == 0) {
     if (library.get_unique_id(&id) != ncclSuccess) die("NCCL", "no unique id");
     if (ranks == 1) return id;
-    std::ofstream(path + ".new", std::ios::binary).write(reinterpret_cast<const char*>(&id), sizeof id);
+    std::ofstream(path + ".new", std::ios::binary)
+        .write(reinterpret_cast<const char*>(&id), sizeof id);
     if (std::rename((path + ".new").c_str(), path.c_str()) != 0) die("write", path.c_str());
     return id;
   }
@@ -90,7 +94,8 @@ ncclUniqueId meet(const Library& library, const std::string& directory, int rank
 
 class Nccl final : public Exchange {
  public:
-  Nccl(const Library& library, int rank, int ranks, const std::string& meeting) : library_(library), rank_(rank), ranks_(ranks) {
+  Nccl(const Library& library, int rank, int ranks, const std::string& meeting)
+      : library_(library), rank_(rank), ranks_(ranks) {
     const ncclUniqueId id = meet(library_, meeting, rank, ranks);
     check(library_.comm_init_rank(&communicator_, ranks, id, rank), "initialise NCCL");
     must(cudaStreamCreate(&stream_), "create a stream");
@@ -110,8 +115,10 @@ class Nccl final : public Exchange {
   [[nodiscard]] int ranks() const override { return ranks_; }
   [[nodiscard]] int rank() const override { return rank_; }
 
-  double run(Collective collective, std::size_t count, int warm_up, int iterations, std::size_t& wrong) override {
-    const std::size_t received = collective == Collective::all_gather ? count * static_cast<std::size_t>(ranks_) : count;
+  double run(Collective collective, std::size_t count, int warm_up, int iterations,
+             std::size_t& wrong) override {
+    const std::size_t received =
+        collective == Collective::all_gather ? count * static_cast<std::size_t>(ranks_) : count;
     float* in = nullptr;
     float* out = nullptr;
     must(cudaMalloc(reinterpret_cast<void**>(&in), count * sizeof(float)), "allocate memory");
@@ -129,9 +136,11 @@ class Nccl final : public Exchange {
     float milliseconds = 0;
     must(cudaEventElapsedTime(&milliseconds, begin_, end_), "read the time");
     host.resize(received);
-    must(cudaMemcpy(host.data(), out, received * sizeof(float), cudaMemcpyDeviceToHost), "fetch the result");
+    must(cudaMemcpy(host.data(), out, received * sizeof(float), cudaMemcpyDeviceToHost),
+         "fetch the result");
     std::size_t own_wrong = 0;
-    for (std::size_t i = 0; i < received; ++i) own_wrong += host[i] != expected(collective, rank_, ranks_, i, count) ? 1 : 0;
+    for (std::size_t i = 0; i < received; ++i)
+      own_wrong += host[i] != expected(collective, rank_, ranks_, i, count) ? 1 : 0;
     must(cudaFree(in), "free memory");
     must(cudaFree(out), "free memory");
     wrong = static_cast<std::size_t>(over_ranks(static_cast<double>(own_wrong)));
@@ -145,25 +154,31 @@ class Nccl final : public Exchange {
   void once(Collective collective, const float* in, float* out, std::size_t count) {
     switch (collective) {
       case Collective::all_reduce:
-        check(library_.all_reduce(in, out, count, ncclFloat, ncclSum, communicator_, stream_), "all-reduce");
+        check(library_.all_reduce(in, out, count, ncclFloat, ncclSum, communicator_, stream_),
+              "all-reduce");
         break;
       case Collective::all_gather:
         check(library_.all_gather(in, out, count, ncclFloat, communicator_, stream_), "all-gather");
         break;
       case Collective::broadcast:
-        check(library_.broadcast(in, out, count, ncclFloat, 0, communicator_, stream_), "broadcast");
+        check(library_.broadcast(in, out, count, ncclFloat, 0, communicator_, stream_),
+              "broadcast");
         break;
       case Collective::send_recv:
         check(library_.group_start(), "send and receive");
-        check(library_.send(in, count, ncclFloat, (rank_ + 1) % ranks_, communicator_, stream_), "send");
-        check(library_.recv(out, count, ncclFloat, (rank_ + ranks_ - 1) % ranks_, communicator_, stream_), "receive");
+        check(library_.send(in, count, ncclFloat, (rank_ + 1) % ranks_, communicator_, stream_),
+              "send");
+        check(library_.recv(out, count, ncclFloat, (rank_ + ranks_ - 1) % ranks_, communicator_,
+                            stream_),
+              "receive");
         check(library_.group_end(), "send and receive");
         break;
     }
   }
   double over_ranks(double own) {
     must(cudaMemcpy(scalar_, &own, sizeof own, cudaMemcpyHostToDevice), "send a number");
-    check(library_.all_reduce(scalar_, scalar_, 1, ncclDouble, ncclSum, communicator_, stream_), "sum over ranks");
+    check(library_.all_reduce(scalar_, scalar_, 1, ncclDouble, ncclSum, communicator_, stream_),
+          "sum over ranks");
     must(cudaStreamSynchronize(stream_), "wait");
     must(cudaMemcpy(&own, scalar_, sizeof own, cudaMemcpyDeviceToHost), "fetch a number");
     return own;
@@ -179,18 +194,20 @@ class Nccl final : public Exchange {
 
 }  // namespace
 
-std::unique_ptr<Exchange> nccl(const std::string& file, const std::string& meeting, std::string& why) {
+std::unique_ptr<Exchange> nccl(const std::string& file, const std::string& meeting,
+                               std::string& why) {
   int count = 0;
   const cudaError_t error = cudaGetDeviceCount(&count);
   if (error != cudaSuccess || count == 0) {
-    why = std::string("no GPU: ") + (error == cudaSuccess ? "CUDA sees none" : cudaGetErrorString(error));
+    why = std::string("no GPU: ") +
+          (error == cudaSuccess ? "CUDA sees none" : cudaGetErrorString(error));
     return nullptr;
   }
   must(cudaSetDevice(number_of("LOCAL_RANK", "SLURM_LOCALID", 0) % count), "choose a GPU");
   Library library{};
   if (!library.load(file, why)) return nullptr;
-  return std::make_unique<Nccl>(library, number_of("RANK", "SLURM_PROCID", 0), number_of("WORLD_SIZE", "SLURM_NTASKS", 1),
-                                meeting);
+  return std::make_unique<Nccl>(library, number_of("RANK", "SLURM_PROCID", 0),
+                                number_of("WORLD_SIZE", "SLURM_NTASKS", 1), meeting);
 }
 
 }  // namespace spc::bench

@@ -11,16 +11,21 @@ namespace {
 class Threads final : public Exchange {
  public:
   explicit Threads(int ranks) : ranks_(ranks) {}
-  [[nodiscard]] std::string name() const override { return "CPU threads (check the arithmetic; no measurement)"; }
+  [[nodiscard]] std::string name() const override {
+    return "CPU threads (check the arithmetic; no measurement)";
+  }
   [[nodiscard]] int ranks() const override { return ranks_; }
   [[nodiscard]] int rank() const override { return 0; }
 
-  double run(Collective collective, std::size_t count, int warm_up, int iterations, std::size_t& wrong) override {
+  double run(Collective collective, std::size_t count, int warm_up, int iterations,
+             std::size_t& wrong) override {
     const auto n = static_cast<std::size_t>(ranks_);
     std::vector<std::vector<float>> in(n, std::vector<float>(count));
-    std::vector<std::vector<float>> out(n, std::vector<float>(collective == Collective::all_gather ? count * n : count));
+    std::vector<std::vector<float>> out(
+        n, std::vector<float>(collective == Collective::all_gather ? count * n : count));
     for (int rank = 0; rank < ranks_; ++rank) {
-      for (std::size_t i = 0; i < count; ++i) in[static_cast<std::size_t>(rank)][i] = given(rank, i);
+      for (std::size_t i = 0; i < count; ++i)
+        in[static_cast<std::size_t>(rank)][i] = given(rank, i);
     }
     std::barrier gate(ranks_);
     std::vector<double> seconds(n);
@@ -31,7 +36,8 @@ class Threads final : public Exchange {
         const auto begin = std::chrono::steady_clock::now();
         for (int i = 0; i < iterations; ++i) once(collective, rank, in, out, gate);
         const auto elapsed = std::chrono::steady_clock::now() - begin;
-        seconds[static_cast<std::size_t>(rank)] = std::chrono::duration<double>(elapsed).count() / iterations;
+        seconds[static_cast<std::size_t>(rank)] =
+            std::chrono::duration<double>(elapsed).count() / iterations;
       });
     }
     for (std::thread& worker : workers) worker.join();
@@ -39,7 +45,8 @@ class Threads final : public Exchange {
     double mean = 0;
     for (int rank = 0; rank < ranks_; ++rank) {
       const auto& own = out[static_cast<std::size_t>(rank)];
-      for (std::size_t i = 0; i < own.size(); ++i) wrong += own[i] != expected(collective, rank, ranks_, i, count) ? 1 : 0;
+      for (std::size_t i = 0; i < own.size(); ++i)
+        wrong += own[i] != expected(collective, rank, ranks_, i, count) ? 1 : 0;
       mean += seconds[static_cast<std::size_t>(rank)] / ranks_;
     }
     return mean;
@@ -49,7 +56,8 @@ class Threads final : public Exchange {
   using Buffers = std::vector<std::vector<float>>;
 
   /// Each rank reads where the data is.
-  void once(Collective collective, int rank, const Buffers& in, Buffers& out, std::barrier<>& gate) const {
+  void once(Collective collective, int rank, const Buffers& in, Buffers& out,
+            std::barrier<>& gate) const {
     const auto n = static_cast<std::size_t>(ranks_);
     const auto own = static_cast<std::size_t>(rank);
     const std::size_t count = in[own].size();

@@ -1,10 +1,13 @@
-// bench-peers: what the order of the nodes that take an image from each other is worth, by simulation. Prints one JSON object a
-// line.
+// bench-peers: what the order of the nodes that take an image from each other is worth, by
+// simulation. Prints one JSON object a line.
 //
-//   bench-peers [--quick]     rows for benchmarks/run scale, and points for its picture; --quick: 1,024 nodes only
-//   bench-peers --order       the order itself, for a srun that is played: "join NODE_ID", "more INDEX DEAD...", "slow INDEX SLOW...",
-//                             "left INDEX" on standard input; answers INDEX SOURCE... to the first three
-//   bench-peers --table       beside what the arithmetic of a tree says; fails where they differ by more than 10 %
+//   bench-peers [--quick]     rows for benchmarks/run scale, and points for its picture; --quick:
+//   1,024 nodes only bench-peers --order       the order itself, for a srun that is played: "join
+//   NODE_ID", "more INDEX DEAD...", "slow INDEX SLOW...",
+//                             "left INDEX" on standard input; answers INDEX SOURCE... to the first
+//                             three
+//   bench-peers --table       beside what the arithmetic of a tree says; fails where they differ by
+//   more than 10 %
 
 #include <netinet/in.h>
 #include <sys/resource.h>
@@ -32,8 +35,9 @@ namespace {
 
 using namespace spc::bench;
 
-constexpr double kMeasured = 0.14e9, kFast = 1e9;  // 1.46 GB in 10.6 s on two cores; four layers in four converters
-constexpr double kNormalLink = 25;                 // Gb/s
+constexpr double kMeasured = 0.14e9,
+                 kFast = 1e9;  // 1.46 GB in 10.6 s on two cores; four layers in four converters
+constexpr double kNormalLink = 25;  // Gb/s
 
 struct Way {
   const char* name;
@@ -48,14 +52,18 @@ constexpr std::array kWays = {
     Way{"leader_lost", Fault::leader_lost, "the leader's node loses power"},
     Way{"relays_killed", Fault::relays_killed, "1 % of the nodes, relays, are killed"},
     Way{"relays_lost", Fault::relays_lost, "1 % of the nodes, relays, lose power"},
-    Way{"relays_lost_sure", Fault::relays_lost, "the same, if nodes stayed with a silent source until it is known to be dead", 0,
-        false},
-    Way{"slow_relay", Fault::slow_relay, "a relay next to the leader has a tenth of the link; the others"},
-    Way{"slow_relay_kept", Fault::slow_relay, "the same, if nodes stayed with slow sources", 0, true, false},
-    Way{"partition", Fault::partition, "half of the nodes is cut off from the other half and from srun"},
-    Way{"stragglers", Fault::none, "1 % of the nodes convert at a tenth of the rate; the others", 0.01},
-    Way{"stragglers_unspooled", Fault::none, "the same, if nodes took bytes only as fast as they convert", 0.01, true, true,
-        false},
+    Way{"relays_lost_sure", Fault::relays_lost,
+        "the same, if nodes stayed with a silent source until it is known to be dead", 0, false},
+    Way{"slow_relay", Fault::slow_relay,
+        "a relay next to the leader has a tenth of the link; the others"},
+    Way{"slow_relay_kept", Fault::slow_relay, "the same, if nodes stayed with slow sources", 0,
+        true, false},
+    Way{"partition", Fault::partition,
+        "half of the nodes is cut off from the other half and from srun"},
+    Way{"stragglers", Fault::none, "1 % of the nodes convert at a tenth of the rate; the others",
+        0.01},
+    Way{"stragglers_unspooled", Fault::none,
+        "the same, if nodes took bytes only as fast as they convert", 0.01, true, true, false},
 };
 
 /// Runs side by side, and looked up afterwards.
@@ -69,7 +77,8 @@ class Runs {
     std::vector<Outcome> outcomes(scenarios_.size());
     std::atomic<std::size_t> next = 0;
     const auto work = [&] {
-      for (std::size_t i = next++; i < scenarios_.size(); i = next++) outcomes[i] = simulate(scenarios_[i]);
+      for (std::size_t i = next++; i < scenarios_.size(); i = next++)
+        outcomes[i] = simulate(scenarios_[i]);
     };
     auto other = std::async(std::launch::async, work);
     work();
@@ -85,8 +94,8 @@ class Runs {
 };
 
 void row(const std::string& name, double value, const char* unit, const std::string& what) {
-  std::printf("{\"name\": \"scale.%s\", \"value\": %.4f, \"unit\": \"%s\", \"what\": \"%s\"}\n", name.c_str(), value, unit,
-              what.c_str());
+  std::printf("{\"name\": \"scale.%s\", \"value\": %.4f, \"unit\": \"%s\", \"what\": \"%s\"}\n",
+              name.c_str(), value, unit, what.c_str());
 }
 
 Scenario scenario(std::uint32_t nodes, double gbits, double rate) {
@@ -99,7 +108,8 @@ Scenario scenario(std::uint32_t nodes, double gbits, double rate) {
 
 /// "", ".10g", ".fast", ".10g.fast"
 std::string suffix(double gbits, double rate) {
-  return (gbits == kNormalLink ? std::string() : "." + std::to_string(static_cast<int>(gbits)) + "g") +
+  return (gbits == kNormalLink ? std::string()
+                               : "." + std::to_string(static_cast<int>(gbits)) + "g") +
          (rate == kFast ? ".fast" : "");
 }
 
@@ -108,7 +118,8 @@ std::string words(double gbits, double rate) {
          (rate == kFast ? "1 GB/s" : "0.14 GB/s");
 }
 
-/// Real sockets and the real thread of srun: all nodes at once, from here, until each has its place.
+/// Real sockets and the real thread of srun: all nodes at once, from here, until each has its
+/// place.
 void print_join_time() {
   constexpr std::size_t kNodes = 1024;
   rlimit files{};
@@ -122,7 +133,8 @@ void print_join_time() {
   const auto begin = std::chrono::steady_clock::now();
   std::vector<spc::UniqueFd> nodes;
   sockaddr_in where{};
-  where.sin_family = AF_INET, where.sin_port = htons(address->port), where.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  where.sin_family = AF_INET, where.sin_port = htons(address->port),
+  where.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
   for (std::uint32_t id = 0; id < kNodes; ++id) {
     nodes.emplace_back(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
     struct {
@@ -135,7 +147,8 @@ void print_join_time() {
     said.join.kind = spc::MeetingKind::join;
     said.join.node_id = (id * 617) % kNodes;
     said.join.addresses[0].port = 5000;
-    if (::connect(nodes.back().get(), reinterpret_cast<const sockaddr*>(&where), sizeof where) != 0 ||
+    if (::connect(nodes.back().get(), reinterpret_cast<const sockaddr*>(&where), sizeof where) !=
+            0 ||
         ::send(nodes.back().get(), &said, sizeof said, MSG_NOSIGNAL) != sizeof said)
       return;
   }
@@ -144,7 +157,8 @@ void print_join_time() {
     if (::recv(node.get(), &place, sizeof place, MSG_WAITALL) != sizeof place) return;
   }
   const std::chrono::duration<double, std::milli> took = std::chrono::steady_clock::now() - begin;
-  row("join_ms", took.count(), "ms", "measured: 1,024 joins at one srun over loopback, all at once, until the last has its place");
+  row("join_ms", took.count(), "ms",
+      "measured: 1,024 joins at one srun over loopback, all at once, until the last has its place");
 }
 
 /// Of srun's work, that which is ours to choose.
@@ -152,19 +166,23 @@ void print_order_time() {
   const auto begin = std::chrono::steady_clock::now();
   spc::PeerOrder order;
   std::size_t sources = 0;
-  for (std::uint32_t id = 0; id < 1024; ++id) sources += order.sources_of(order.join((id * 617) % 1024)).size();
+  for (std::uint32_t id = 0; id < 1024; ++id)
+    sources += order.sources_of(order.join((id * 617) % 1024)).size();
   const std::chrono::duration<double, std::milli> took = std::chrono::steady_clock::now() - begin;
-  row("join_order_ms", sources > 0 ? took.count() : 0, "ms", "measured: 1,024 joins with their sources, the order alone");
+  row("join_order_ms", sources > 0 ? took.count() : 0, "ms",
+      "measured: 1,024 joins with their sources, the order alone");
 }
 
 void print_rows(std::uint32_t nodes) {
   const std::string size = std::to_string(nodes) + "sim";
   Runs runs;
   for (const double rate : {kMeasured, kFast}) {
-    for (const double gbits : {10., 25., 100.}) runs.add(suffix(gbits, rate), scenario(nodes, gbits, rate));
+    for (const double gbits : {10., 25., 100.})
+      runs.add(suffix(gbits, rate), scenario(nodes, gbits, rate));
     for (const auto& way : kWays) {
       auto one = scenario(nodes, kNormalLink, rate);
-      one.fault = way.fault, one.stragglers = way.stragglers, one.leaves_slow = way.leaves_slow, one.spools = way.spools;
+      one.fault = way.fault, one.stragglers = way.stragglers, one.leaves_slow = way.leaves_slow,
+      one.spools = way.spools;
       if (!way.doubts) one.doubt = one.image;
       runs.add(way.name + suffix(kNormalLink, rate), one);
     }
@@ -186,23 +204,30 @@ void print_rows(std::uint32_t nodes) {
                       in = words(kNormalLink, rate) + ", ";
     const auto& sound = runs[with];
     row("p99_minus_p50." + end, sound.p99 - sound.median, "s", in + "waits since each node's join");
-    row("leader_kill_s." + end, runs["leader_killed" + with].longest - sound.longest, "s more", in + kWays[0].what);
-    row("node_loss_s." + end, runs["leader_lost" + with].longest - sound.longest, "s more", in + kWays[1].what);
+    row("leader_kill_s." + end, runs["leader_killed" + with].longest - sound.longest, "s more",
+        in + kWays[0].what);
+    row("node_loss_s." + end, runs["leader_lost" + with].longest - sound.longest, "s more",
+        in + kWays[1].what);
     for (const auto& way : kWays) {
       const auto& run = runs[way.name + with];
       if (run.ready != run.counted)
-        row(std::string(way.name) + "_unready." + end, run.counted - run.ready, "nodes", in + "never ready: " + way.what);
+        row(std::string(way.name) + "_unready." + end, run.counted - run.ready, "nodes",
+            in + "never ready: " + way.what);
       row(std::string(way.name) + "_ratio." + end, run.ratio(), "x one node", in + way.what);
     }
-    row("partition_registry_bytes." + end, runs["partition" + with].registry, "x image", in + "half of the nodes is cut off");
+    row("partition_registry_bytes." + end, runs["partition" + with].registry, "x image",
+        in + "half of the nodes is cut off");
   }
 }
 
 /// For the picture: the longest wait over the number of nodes.
 void print_curve() {
   Runs runs;
-  const auto name = [](std::uint32_t nodes, double gbits, double rate) { return std::to_string(nodes) + suffix(gbits, rate); };
-  const std::vector<std::pair<double, double>> kinds = {{25, kMeasured}, {25, kFast}, {100, kFast}, {10, kFast}};
+  const auto name = [](std::uint32_t nodes, double gbits, double rate) {
+    return std::to_string(nodes) + suffix(gbits, rate);
+  };
+  const std::vector<std::pair<double, double>> kinds = {
+      {25, kMeasured}, {25, kFast}, {100, kFast}, {10, kFast}};
   for (const auto& [gbits, rate] : kinds) {
     for (std::uint32_t nodes = 2; nodes <= 4096; nodes *= 2) {
       auto one = scenario(nodes, gbits, rate);
@@ -215,16 +240,21 @@ void print_curve() {
     for (std::uint32_t nodes = 2; nodes <= 4096; nodes *= 2) {
       const auto& run = runs[name(nodes, gbits, rate)];
       std::printf("{\"curve\": \"%s\", \"nodes\": %u, \"longest\": %.4f, \"median\": %.4f}\n",
-                  words(gbits, rate).c_str() + std::strlen("simulated: "), nodes, run.longest, run.median);
+                  words(gbits, rate).c_str() + std::strlen("simulated: "), nodes, run.longest,
+                  run.median);
     }
   }
 }
 
-/// Where nothing fails and all join at once: the source's rate or that of a link to all children, and each level's filling.
+/// Where nothing fails and all join at once: the source's rate or that of a link to all children,
+/// and each level's filling.
 double by_arithmetic(const Scenario& one) {
   const double depth =
-      one.fanout == 1 ? one.nodes - 1 : std::floor(std::log(one.nodes * (one.fanout - 1.0) + 1) / std::log(one.fanout) - 1e-9);
-  const double pace = std::max(one.rate > 0 ? one.image / one.rate : 0, one.fanout * one.image / one.link);
+      one.fanout == 1
+          ? one.nodes - 1
+          : std::floor(std::log(one.nodes * (one.fanout - 1.0) + 1) / std::log(one.fanout) - 1e-9);
+  const double pace =
+      std::max(one.rate > 0 ? one.image / one.rate : 0, one.fanout * one.image / one.link);
   return pace + depth * (one.fanout * one.chunk / one.link + one.latency);
 }
 
@@ -234,15 +264,15 @@ int print_table() {
   std::map<std::string, Scenario> scenarios;
   for (const double image : {1.46e9, 10e9}) {
     for (const double gbits : {10., 25., 100.}) {
-      for (const auto& [rate, fanout] :
-           std::vector<std::pair<double, std::uint32_t>>{{kMeasured, 2}, {kFast, 2}, {0, 1}, {0, 2}, {0, 4}, {0, 8}}) {
+      for (const auto& [rate, fanout] : std::vector<std::pair<double, std::uint32_t>>{
+               {kMeasured, 2}, {kFast, 2}, {0, 1}, {0, 2}, {0, 4}, {0, 8}}) {
         auto one = scenario(1024, gbits, rate);
         one.image = image, one.fanout = fanout;
         one.chunk = image > 5e9 ? 4 << 20 : 1 << 20;
         one.spread = one.jitter = one.connect = 0;
         char name[80];
-        std::snprintf(name, sizeof name, "%5.2f GB, %3.0f Gb/s, source %4.2f GB/s, fan-out %u", image / 1e9, gbits, rate / 1e9,
-                      fanout);
+        std::snprintf(name, sizeof name, "%5.2f GB, %3.0f Gb/s, source %4.2f GB/s, fan-out %u",
+                      image / 1e9, gbits, rate / 1e9, fanout);
         scenarios[name] = one;
         runs.add(name, one);
       }
@@ -253,8 +283,8 @@ int print_table() {
     const double wanted = by_arithmetic(one), found = runs[name].longest;
     const bool near = std::fabs(found - wanted) <= 0.1 * wanted;
     all_near = all_near && near;
-    std::printf("%s: %7.3f s by arithmetic, %7.3f s simulated, %+5.1f %%%s\n", name.c_str(), wanted, found,
-                100 * (found / wanted - 1), near ? "" : "  DIFFERS");
+    std::printf("%s: %7.3f s by arithmetic, %7.3f s simulated, %+5.1f %%%s\n", name.c_str(), wanted,
+                found, 100 * (found / wanted - 1), near ? "" : "  DIFFERS");
   }
   return all_near ? 0 : 1;
 }
@@ -276,8 +306,10 @@ int keep_order() {
     if (question == "join") answer_place(order, order.join(first));
     if (question == "left") order.leave(first);
     if (question != "more" && question != "slow") continue;
-    const std::vector<spc::PeerOrder::Index> barred{std::istream_iterator<spc::PeerOrder::Index>(words), {}};
-    order.move(first, barred, question == "slow" ? spc::PeerOrder::Because::slow : spc::PeerOrder::Because::dead);
+    const std::vector<spc::PeerOrder::Index> barred{
+        std::istream_iterator<spc::PeerOrder::Index>(words), {}};
+    order.move(first, barred,
+               question == "slow" ? spc::PeerOrder::Because::slow : spc::PeerOrder::Because::dead);
     answer_place(order, first);
   }
   return 0;

@@ -1,6 +1,6 @@
-// Nodes pass chunks on as they come. A node's link is a queue: it sends one chunk after the other, to its children in turn, as
-// many as their windows take; a child's own link may be slower. What a node does when its source is dead, slow or full is what
-// `import` does.
+// Nodes pass chunks on as they come. A node's link is a queue: it sends one chunk after the other,
+// to its children in turn, as many as their windows take; a child's own link may be slower. What a
+// node does when its source is dead, slow or full is what `import` does.
 
 #include "benchmarks/peers/simulation.hpp"
 
@@ -19,10 +19,12 @@ namespace {
 
 using Index = PeerOrder::Index;
 constexpr Index kNobody = ~Index{0}, kRegistry = kNobody - 1;
-constexpr double kEnd = 3600;          // seconds: a node that is not ready by then never will be
-constexpr std::uint32_t kWindow = 16;  // chunks on their way to one child: more than what a link holds
+constexpr double kEnd = 3600;  // seconds: a node that is not ready by then never will be
+constexpr std::uint32_t kWindow =
+    16;  // chunks on their way to one child: more than what a link holds
 
-constexpr double kBehind = 2;  // chunks that a converter may be behind what has come, where that is not spooled
+constexpr double kBehind =
+    2;  // chunks that a converter may be behind what has come, where that is not spooled
 
 // Of the relays, in seconds and bytes.
 constexpr int kMissing = 3;         // questions to a source without an answer: it is dead
@@ -31,7 +33,18 @@ constexpr double kNoConnect = 0.3;  // until a connection is given up
 constexpr double kNoServer = 1;     // until srun is given up
 constexpr int kQuestions = 3;
 
-enum class What : std::uint8_t { join, placed, connected, sent, arrived, from_registry, look, doubt, fault, reset };
+enum class What : std::uint8_t {
+  join,
+  placed,
+  connected,
+  sent,
+  arrived,
+  from_registry,
+  look,
+  doubt,
+  fault,
+  reset
+};
 
 struct Event {
   double at;
@@ -39,11 +52,13 @@ struct Event {
   What what;
   Index node, other;
   std::uint32_t epoch;
-  bool operator<(const Event& right) const { return at != right.at ? at > right.at : number > right.number; }
+  bool operator<(const Event& right) const {
+    return at != right.at ? at > right.at : number > right.number;
+  }
 };
 
-/// Events by time. One heap of them all takes twice as long: most events are near, and here only those of the present 16 us are a
-/// heap.
+/// Events by time. One heap of them all takes twice as long: most events are near, and here only
+/// those of the present 16 us are a heap.
 class Calendar {
  public:
   void push(const Event& event) {
@@ -57,8 +72,10 @@ class Calendar {
     while (now_events_.empty()) {
       if (near_ == 0 && far_.empty()) return false;
       ++now_;
-      for (auto& slot = slots_[now_ % kSlots]; !slot.empty(); slot.pop_back(), --near_) now_events_.push(slot.back());
-      for (; !far_.empty() && static_cast<std::uint64_t>(far_.top().at / kSlot) <= now_; far_.pop()) now_events_.push(far_.top());
+      for (auto& slot = slots_[now_ % kSlots]; !slot.empty(); slot.pop_back(), --near_)
+        now_events_.push(slot.back());
+      for (; !far_.empty() && static_cast<std::uint64_t>(far_.top().at / kSlot) <= now_; far_.pop())
+        now_events_.push(far_.top());
     }
     event = now_events_.top();
     now_events_.pop();
@@ -85,7 +102,8 @@ struct Node {
   double in_free = 0, converted = 0, ready = -1, last_byte = 0, heard_pace = 0;
   std::uint32_t have = 0, leader_has = 0, sent = 0, epoch = 0;
   int questions = 0;
-  bool member = false, dead = false, silent = false, busy = false, left_out = false, cut_off = false;
+  bool member = false, dead = false, silent = false, busy = false, left_out = false,
+       cut_off = false;
   Index source = kNobody;
   std::vector<Index> sources, barred, doubted;
   std::size_t tried = 0;  // of sources
@@ -122,7 +140,9 @@ class Simulation {
   void later(double after, What what, Index node, Index other = 0) {
     events_.push({now_ + after, number_++, what, node, other, nodes_[node].epoch});
   }
-  bool reachable(Index one, Index other) const { return nodes_[one].cut_off == nodes_[other].cut_off; }
+  bool reachable(Index one, Index other) const {
+    return nodes_[one].cut_off == nodes_[other].cut_off;
+  }
   Outcome outcome() const;
 
   Scenario scenario_;
@@ -147,11 +167,13 @@ Simulation::Simulation(const Scenario& scenario)
   for (auto& node : nodes_) {
     node.joined = scenario.spread * uniform();
     node.left_out = uniform() < scenario.stragglers;
-    node.rate = scenario.rate * (1 + scenario.jitter * (2 * uniform() - 1)) / (node.left_out ? 10 : 1);
+    node.rate =
+        scenario.rate * (1 + scenario.jitter * (2 * uniform() - 1)) / (node.left_out ? 10 : 1);
     node.in = node.out = scenario.link;
     ids_.push_back(static_cast<std::uint32_t>(ids_.size()));
   }
-  std::sort(nodes_.begin(), nodes_.end(), [](const Node& left, const Node& right) { return left.joined < right.joined; });
+  std::sort(nodes_.begin(), nodes_.end(),
+            [](const Node& left, const Node& right) { return left.joined < right.joined; });
   std::shuffle(ids_.begin(), ids_.end(), random_);
   for (const double first = nodes_[0].joined; auto& node : nodes_) node.joined -= first;
   for (Index node = 0; node < scenario.nodes; ++node) later(nodes_[node].joined, What::join, node);
@@ -199,7 +221,8 @@ void Simulation::handle(const Event& event) {
       if (!current || nodes_[event.node].have == chunks_) return;
       ++registry_chunks_;
       arrived(event.node);
-      return later(chunk_ / std::min(scenario_.rate, nodes_[event.node].in), What::from_registry, event.node);
+      return later(chunk_ / std::min(scenario_.rate, nodes_[event.node].in), What::from_registry,
+                   event.node);
     case What::look:
       if (current) look(event.node);
       return;
@@ -240,15 +263,21 @@ void Simulation::try_next(Index index) {
   };
   while (node.tried < node.sources.size() && is_barred(node.sources[node.tried])) ++node.tried;
   if (node.tried == node.sources.size() && node.doubted.empty()) return ask_for_more(index);
-  const Index source = node.tried == node.sources.size() ? node.doubted.back() : node.sources[node.tried++];
+  const Index source =
+      node.tried == node.sources.size() ? node.doubted.back() : node.sources[node.tried++];
   if (!node.doubted.empty() && node.doubted.back() == source) node.doubted.pop_back();
-  const bool no_answer = (nodes_[source].dead && nodes_[source].silent) || !reachable(index, source);
-  later(no_answer ? kNoConnect : nodes_[source].dead ? 2 * scenario_.latency : scenario_.connect, What::connected, index, source);
+  const bool no_answer =
+      (nodes_[source].dead && nodes_[source].silent) || !reachable(index, source);
+  later(no_answer             ? kNoConnect
+        : nodes_[source].dead ? 2 * scenario_.latency
+                              : scenario_.connect,
+        What::connected, index, source);
 }
 
 void Simulation::ask_for_more(Index index) {
   Node& node = nodes_[index];
-  if (node.cut_off || node.questions == kQuestions) return ask_registry(index, node.cut_off ? kNoServer : 0);
+  if (node.cut_off || node.questions == kQuestions)
+    return ask_registry(index, node.cut_off ? kNoServer : 0);
   ++node.questions;
   order_.move(index, node.barred);
   later(scenario_.connect, What::placed, index);
@@ -257,7 +286,8 @@ void Simulation::ask_for_more(Index index) {
 void Simulation::ask_registry(Index node, double after) {
   nodes_[node].source = kRegistry;
   ++counts_.askers;
-  later(after + (node == 0 ? 0 : scenario_.registry_begin) + chunk_ / scenario_.rate, What::from_registry, node);
+  later(after + (node == 0 ? 0 : scenario_.registry_begin) + chunk_ / scenario_.rate,
+        What::from_registry, node);
 }
 
 void Simulation::connected(const Event& event) {
@@ -298,11 +328,13 @@ void Simulation::send(Index index) {
   if (node.busy || node.dead) return;
   for (std::size_t i = 0; i < node.children.size(); ++i) {
     Child& child = node.children[(node.turn + i) % node.children.size()];
-    if (child.next >= node.have || child.on_way >= kWindow || !reachable(index, child.index)) continue;
+    if (child.next >= node.have || child.on_way >= kWindow || !reachable(index, child.index))
+      continue;
     node.turn = (node.turn + i + 1) % node.children.size();
     node.busy = true;
     ++child.next, ++child.on_way, ++node.sent;
-    events_.push({now_ + chunk_ / node.out, number_++, What::sent, index, child.index, child.epoch});
+    events_.push(
+        {now_ + chunk_ / node.out, number_++, What::sent, index, child.index, child.epoch});
     return;
   }
 }
@@ -314,8 +346,10 @@ void Simulation::sent(const Event& event) {
   if (child.epoch == event.epoch) {
     nodes_[event.node].children_get.add(event.other, now_, chunk_);
     child.in_free = std::max(now_, child.in_free + chunk_ / child.in);
-    if (!scenario_.spools) child.in_free = std::max(child.in_free, child.converted - kBehind * chunk_ / child.rate);
-    events_.push({child.in_free + scenario_.latency, number_++, What::arrived, event.other, event.node, event.epoch});
+    if (!scenario_.spools)
+      child.in_free = std::max(child.in_free, child.converted - kBehind * chunk_ / child.rate);
+    events_.push({child.in_free + scenario_.latency, number_++, What::arrived, event.other,
+                  event.node, event.epoch});
   }
   send(event.node);
 }
@@ -345,8 +379,12 @@ void Simulation::falls_silent(Index node) {
 /// Nor does it answer yet: another source will do, once for each.
 void Simulation::doubts(Index index) {
   Node& node = nodes_[index];
-  const auto is_of_use = [&](Index other) { return std::find(node.barred.begin(), node.barred.end(), other) == node.barred.end(); };
-  if (std::none_of(node.sources.begin() + static_cast<std::ptrdiff_t>(node.tried), node.sources.end(), is_of_use)) return;
+  const auto is_of_use = [&](Index other) {
+    return std::find(node.barred.begin(), node.barred.end(), other) == node.barred.end();
+  };
+  if (std::none_of(node.sources.begin() + static_cast<std::ptrdiff_t>(node.tried),
+                   node.sources.end(), is_of_use))
+    return;
   node.doubted.push_back(node.source);
   leave_source(index);
   try_next(index);
@@ -380,7 +418,8 @@ void Simulation::leave_source(Index index) {
   Node& node = nodes_[index];
   ++node.epoch;  // what is on its way comes too late
   if (node.source < kRegistry) {
-    std::erase_if(nodes_[node.source].children, [&](const Child& child) { return child.index == index; });
+    std::erase_if(nodes_[node.source].children,
+                  [&](const Child& child) { return child.index == index; });
     nodes_[node.source].turn = 0;
   }
   node.source = kNobody;
@@ -396,9 +435,11 @@ void Simulation::fault(Index victim) {
     case Fault::relays_killed:
     case Fault::relays_lost: return die(victim, scenario_.fault == Fault::relays_lost);
     case Fault::partition:
-      for (Index node = 0; node < nodes_.size(); ++node) nodes_[node].cut_off = ids_[node] >= nodes_.size() / 2;
+      for (Index node = 0; node < nodes_.size(); ++node)
+        nodes_[node].cut_off = ids_[node] >= nodes_.size() / 2;
       for (Index node = 0; node < nodes_.size(); ++node) {
-        if (nodes_[node].source < kRegistry && !reachable(node, nodes_[node].source)) falls_silent(node);
+        if (nodes_[node].source < kRegistry && !reachable(node, nodes_[node].source))
+          falls_silent(node);
       }
   }
 }
@@ -436,7 +477,8 @@ Outcome Simulation::outcome() const {
     outcome.median = waits[waits.size() / 2];
     outcome.p99 = waits[waits.size() * 99 / 100];
   }
-  outcome.alone = scenario_.rate > 0 ? scenario_.image / scenario_.rate : scenario_.image / scenario_.link;
+  outcome.alone =
+      scenario_.rate > 0 ? scenario_.image / scenario_.rate : scenario_.image / scenario_.link;
   outcome.registry = static_cast<double>(registry_chunks_) / chunks_;
   return outcome;
 }

@@ -1,5 +1,6 @@
-// The built-in hooks as programs of their own: builtin-hook NAME, or a link to it called NAME. They read a context as JSON and
-// print edits as JSON, like the hooks of a site, so each can be tried and debugged by itself, and used by other runtimes.
+// The built-in hooks as programs of their own: builtin-hook NAME, or a link to it called NAME. They
+// read a context as JSON and print edits as JSON, like the hooks of a site, so each can be tried
+// and debugged by itself, and used by other runtimes.
 
 #include <unistd.h>
 
@@ -59,7 +60,8 @@ void help(const Hook* hook) {
       "  {\"stage\": \"task\", \"job\": {\"SLURM_STEP_NUM_TASKS\": \"4\"}}\n"
       "Image files are read below image.root, host files below hostRoot, if given.\n"
       "With --time, the hook runs N times and the median time is printed in microseconds.\n"
-      "In stage create, \"prepared\" is the output of stage prepare. See spank-container-hooks(7).\n");
+      "In stage create, \"prepared\" is the output of stage prepare. See "
+      "spank-container-hooks(7).\n");
 }
 
 /// All of standard input.
@@ -113,9 +115,11 @@ int main(int argc, char** argv) {
   const int first = hook == nullptr ? 1 : 0;  // where the hook's name is
   if (hook == nullptr && argc > 1) hook = find(argv[1]);
   for (int i = 1; i < argc; ++i) {
-    if (std::strcmp(argv[i], "--help") == 0 || std::strcmp(argv[i], "-h") == 0) return help(hook), 0;
+    if (std::strcmp(argv[i], "--help") == 0 || std::strcmp(argv[i], "-h") == 0)
+      return help(hook), 0;
   }
-  if (hook == nullptr && argc == 2 && std::strcmp(argv[1], "--names") == 0) {  // for what installs the links
+  if (hook == nullptr && argc == 2 &&
+      std::strcmp(argv[1], "--names") == 0) {  // for what installs the links
     for (const Hook* known : builtin_hooks()) std::printf("%s\n", known->name);
     return 0;
   }
@@ -127,7 +131,8 @@ int main(int argc, char** argv) {
     times = std::atoi(argv[first + 2]);
     argc = times > 0 ? first + 1 : argc;
   }
-  if (hook == nullptr || argc > first + 1) return say("expected the name of one hook (hint: builtin-hook --help)");
+  if (hook == nullptr || argc > first + 1)
+    return say("expected the name of one hook (hint: builtin-hook --help)");
   const auto text = answer(*hook, times);
   if (!text) return say(formatted("{}: {}", hook->name, text.error().message()));
   std::printf("%s\n", text->c_str());

@@ -9,7 +9,11 @@ namespace {
 constexpr char kHook[] = "/usr/bin/nvidia-cdi-hook";
 
 CdiHook hook(std::string verb, std::vector<std::string> arguments) {
-  CdiHook made{.stage = "createContainer", .path = kHook, .args = {"nvidia-cdi-hook", std::move(verb)}, .env = {}, .timeout = {}};
+  CdiHook made{.stage = "createContainer",
+               .path = kHook,
+               .args = {"nvidia-cdi-hook", std::move(verb)},
+               .env = {},
+               .timeout = {}};
   made.args.insert(made.args.end(), arguments.begin(), arguments.end());
   return made;
 }
@@ -24,7 +28,10 @@ std::string inside(const std::string& path, const std::string& driver_root) {
 }
 
 CdiMount mount(const std::string& source, const std::string& target, bool socket = false) {
-  CdiMount made{.host_path = source, .container_path = target, .options = {"nosuid", "nodev", "rbind", "rprivate"}, .type = {}};
+  CdiMount made{.host_path = source,
+                .container_path = target,
+                .options = {"nosuid", "nodev", "rbind", "rprivate"},
+                .type = {}};
   if (socket) {
     made.options.emplace_back("noexec");
   } else {
@@ -33,7 +40,9 @@ CdiMount mount(const std::string& source, const std::string& target, bool socket
   return made;
 }
 
-void add_node(CdiEdits& edits, const std::string& path) { edits.device_nodes.push_back({.path = path, .host_path = {}}); }
+void add_node(CdiEdits& edits, const std::string& path) {
+  edits.device_nodes.push_back({.path = path, .host_path = {}});
+}
 
 CdiEdits edits_of(const NvidiaGpu& gpu) {
   CdiEdits edits;
@@ -44,7 +53,8 @@ CdiEdits edits_of(const NvidiaGpu& gpu) {
 
 CdiEdits edits_of(const NvidiaGpu& gpu, const NvidiaMig& part) {
   CdiEdits edits;
-  for (const std::string* node : {&gpu.node, &part.gpu_instance_node, &part.compute_instance_node}) add_node(edits, *node);
+  for (const std::string* node : {&gpu.node, &part.gpu_instance_node, &part.compute_instance_node})
+    add_node(edits, *node);
   return edits;
 }
 
@@ -55,11 +65,15 @@ std::vector<std::string> links_of(const NvidiaLibrary& library, const std::strin
     return std::vector<std::string>{"--link", target + "::" + directory + "/" + name};
   };
   if (stem == "libcuda") return link("libcuda.so.1", "libcuda.so");
-  if (stem == "libnvidia-opticalflow") return link("libnvidia-opticalflow.so.1", "libnvidia-opticalflow.so");
+  if (stem == "libnvidia-opticalflow")
+    return link("libnvidia-opticalflow.so.1", "libnvidia-opticalflow.so");
   if (stem == "libGLX_nvidia") return link(library.file, "libGLX_indirect.so.0");
-  if (stem == "libnvidia-vulkan-producer") return link(library.file, "libnvidia-vulkan-producer.so");
-  if (library.folder == "vdpau") return link(library.file, stem + ".so.1");  // libvdpau opens it by this name
-  if (stem == "libnvidia-allocator") return link("../libnvidia-allocator.so.1", "gbm/nvidia-drm_gbm.so");
+  if (stem == "libnvidia-vulkan-producer")
+    return link(library.file, "libnvidia-vulkan-producer.so");
+  if (library.folder == "vdpau")
+    return link(library.file, stem + ".so.1");  // libvdpau opens it by this name
+  if (stem == "libnvidia-allocator")
+    return link("../libnvidia-allocator.so.1", "gbm/nvidia-drm_gbm.so");
   return {};
 }
 
@@ -72,7 +86,8 @@ void add_libraries(CdiEdits& edits, const NvidiaDriver& driver, const std::strin
     const std::string directory = target.substr(0, target.rfind('/'));
     edits.mounts.push_back(mount(library.path, target));
     for (std::string& word : links_of(library, directory)) links.push_back(std::move(word));
-    if (!library.soname.empty() && std::find(folders.begin(), folders.end(), directory) == folders.end())
+    if (!library.soname.empty() &&
+        std::find(folders.begin(), folders.end(), directory) == folders.end())
       folders.push_back(directory);
   }
   if (!links.empty()) edits.hooks.push_back(hook("create-symlinks", links));
@@ -87,13 +102,16 @@ void add_libraries(CdiEdits& edits, const NvidiaDriver& driver, const std::strin
 
 CdiSpec nvidia_cdi_spec(const NvidiaDriver& driver, const std::string& driver_root) {
   CdiSpec spec{.version = "0.5.0", .kind = "nvidia.com/gpu", .devices = {}, .edits = {}};
-  spec.edits.env.emplace_back("NVIDIA_VISIBLE_DEVICES=void");  // another runtime's hook shall not do it once more
+  spec.edits.env.emplace_back(
+      "NVIDIA_VISIBLE_DEVICES=void");  // another runtime's hook shall not do it once more
   for (const NvidiaFile& node : driver.control_nodes) add_node(spec.edits, node.path);
   add_libraries(spec.edits, driver, driver_root);
   for (const auto* files : {&driver.binaries, &driver.firmware, &driver.config_files}) {
-    for (const NvidiaFile& file : *files) spec.edits.mounts.push_back(mount(file.path, file.target));
+    for (const NvidiaFile& file : *files)
+      spec.edits.mounts.push_back(mount(file.path, file.target));
   }
-  for (const NvidiaFile& socket : driver.sockets) spec.edits.mounts.push_back(mount(socket.path, socket.target, true));
+  for (const NvidiaFile& socket : driver.sockets)
+    spec.edits.mounts.push_back(mount(socket.path, socket.target, true));
   spec.edits.hooks.push_back(hook("disable-device-node-modification", {}));
 
   CdiEdits all;

@@ -26,18 +26,21 @@ std::string directory_of(const std::string& path) {
 }
 
 bool lies_in(const std::string& path, const std::string& directory) {
-  return path.size() > directory.size() && path.starts_with(directory) && path[directory.size()] == '/';
+  return path.size() > directory.size() && path.starts_with(directory) &&
+         path[directory.size()] == '/';
 }
 
 /// /dev, /proc and /sys are the host's: nothing need be made there, or could.
 bool is_of_host(const std::string& path) {
   constexpr std::array<const char*, 3> kTrees{"/dev", "/proc", "/sys"};
-  return std::any_of(kTrees.begin(), kTrees.end(), [&](const char* tree) { return lies_in(path, tree); });
+  return std::any_of(kTrees.begin(), kTrees.end(),
+                     [&](const char* tree) { return lies_in(path, tree); });
 }
 
 class Injection {
  public:
-  Injection(const HookContext& context, std::string files) : context_(context), files_(std::move(files)) {}
+  Injection(const HookContext& context, std::string files)
+      : context_(context), files_(std::move(files)) {}
 
   Result<Edits> run(const CdiEdits& wanted) && {
     for (const std::string& variable : wanted.env) {
@@ -52,7 +55,8 @@ class Injection {
                                                  in_quotes(wanted.net_devices.front())))
           .hint("containers use the node's network, which has it");
     }
-    if (wanted.intel_rdt) edits_.notes.push_back("intelRdt is ignored: Slurm controls a step's use of the processor");
+    if (wanted.intel_rdt)
+      edits_.notes.push_back("intelRdt is ignored: Slurm controls a step's use of the processor");
     add_groups(wanted.additional_gids);
     return std::move(edits_);
   }
@@ -67,7 +71,8 @@ class Injection {
         formatted("the CDI file {} names it; recreate it if the driver has changed", files_));
   }
 
-  [[nodiscard]] Result<struct stat> host_file(const std::string& path, const std::string& what) const {
+  [[nodiscard]] Result<struct stat> host_file(const std::string& path,
+                                              const std::string& what) const {
     struct stat status {};
     if (::stat((context_.host_root + path).c_str(), &status) == 0) return status;
     return stale(Error::from_errno(errno, formatted("{} {}", what, in_quotes(path))));
@@ -75,7 +80,8 @@ class Injection {
 
   /// In the host's own trees only what exists can be a mount target.
   [[nodiscard]] Result<void> can_be_made(const std::string& target, const std::string& what) const {
-    if (!is_of_host(target) || ::access((context_.host_root + target).c_str(), F_OK) == 0) return {};
+    if (!is_of_host(target) || ::access((context_.host_root + target).c_str(), F_OK) == 0)
+      return {};
     return Error(ErrorKind::invalid,
                  formatted("{} {}: containers have the node's {}, in which nothing can be created",
                            what, in_quotes(target), target.substr(0, target.find('/', 1))))
@@ -96,7 +102,8 @@ class Injection {
     unsigned minor = 0;
     constexpr std::string_view kGpu = "/dev/nvidia";
     const char* const end = path.data() + path.size();
-    if (path.starts_with(kGpu) && std::from_chars(path.data() + kGpu.size(), end, minor).ptr == end && minor < 64) {
+    if (path.starts_with(kGpu) &&
+        std::from_chars(path.data() + kGpu.size(), end, minor).ptr == end && minor < 64) {
       gpu_mask_ |= std::uint64_t{1} << minor;
     }
     return {};
@@ -107,8 +114,7 @@ class Injection {
     edit.target = normal_path(mount.container_path);
     const std::string what = "mount " + in_quotes(mount.container_path);
     if (edit.target == "/") {
-      return Error(ErrorKind::invalid, what + ": is the image's root")
-          .hint(requested_there());
+      return Error(ErrorKind::invalid, what + ": is the image's root").hint(requested_there());
     }
     const bool tmpfs = mount.type == "tmpfs";
     constexpr std::array<std::string_view, 4> kBind{"", "bind", "rbind", "none"};
@@ -129,7 +135,8 @@ class Injection {
         return {};  // it is there: the container has the host's /dev
       if (auto file = host_file(edit.source, "mount source"); !file) {
         if (!is_of_daemon(edit.source)) return std::move(file).error();
-        const auto why = Error::from_errno(file.error().sys_errno(), "mount source " + in_quotes(edit.source));
+        const auto why =
+            Error::from_errno(file.error().sys_errno(), "mount source " + in_quotes(edit.source));
         edits_.notes.push_back(formatted("{}: left out", why.message()));
         return {};
       }
@@ -144,8 +151,9 @@ class Injection {
   void add_option(MountEdit& edit, const std::string& option, bool tmpfs) {
     // nosuid and nodev hold for every mount, propagation and times of access need nobody's care.
     static const std::set<std::string_view> kNothingToDo{
-        "rw",     "bind",    "rbind",   "nosuid",   "nodev",   "exec",       "private",  "rprivate",    "slave",      "rslave",
-        "shared", "rshared", "relatime", "noatime", "nodiratime", "defaults", "strictatime", "unbindable", "runbindable"};
+        "rw",         "bind",     "rbind",       "nosuid",     "nodev",      "exec",     "private",
+        "rprivate",   "slave",    "rslave",      "shared",     "rshared",    "relatime", "noatime",
+        "nodiratime", "defaults", "strictatime", "unbindable", "runbindable"};
     if (option == "ro") edit.read_only = true;
     if (option == "noexec") edit.no_exec = true;
     std::uint64_t size = 0;
@@ -170,7 +178,8 @@ class Injection {
       }
     }
     const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), bytes);
-    if (error != std::errc() || end != text.data() + text.size() || bytes > (UINT64_MAX >> shift)) return false;
+    if (error != std::errc() || end != text.data() + text.size() || bytes > (UINT64_MAX >> shift))
+      return false;
     bytes <<= shift;
     return true;
   }
@@ -181,7 +190,9 @@ class Injection {
     if (verb && verb->name == "update-ldcache") return add_libraries(*verb);
     if (verb && verb->name == "enable-cuda-compat") {
       const auto versions = verb->values_of("host-driver-version");
-      if (!versions.empty()) edits_.remembered[kCdiDriverVersion] = versions.back();  // decided in `create`, by the image
+      if (!versions.empty())
+        edits_.remembered[kCdiDriverVersion] =
+            versions.back();  // decided in `create`, by the image
       return {};
     }
     if (verb && verb->name == "update-application-profile") {
@@ -189,11 +200,13 @@ class Injection {
       return {};
     }
     // Nobody inside can make device nodes, and directories have the mode that the image gives them.
-    if (verb && (verb->name == "disable-device-node-modification" || verb->name == "chmod")) return {};
+    if (verb && (verb->name == "disable-device-node-modification" || verb->name == "chmod"))
+      return {};
     if (!verb) return add_program(hook);
     // As nvidia-cdi-hook itself does it, so that the files of a newer toolkit can be used.
     if (verb->name != "noop")
-      edits_.warnings.push_back(formatted("hook {}: {} is unknown and left out", in_quotes(hook.path), in_quotes(verb->name)));
+      edits_.warnings.push_back(formatted("hook {}: {} is unknown and left out",
+                                          in_quotes(hook.path), in_quotes(verb->name)));
     return {};
   }
 
@@ -202,17 +215,23 @@ class Injection {
         .hint(requested_there());
   }
 
-  /// What a program does to a container is for its vendor to know; what a shell would do, nobody can say by its name.
+  /// What a program does to a container is for its vendor to know; what a shell would do, nobody
+  /// can say by its name.
   Result<void> add_program(const CdiHook& hook) {
-    constexpr std::array<std::string_view, 7> kShells{"sh", "bash", "dash", "ash", "ksh", "zsh", "busybox"};
-    constexpr std::array<std::string_view, 3> kStages{"prestart", "createRuntime", "createContainer"};
+    constexpr std::array<std::string_view, 7> kShells{"sh",  "bash", "dash",   "ash",
+                                                      "ksh", "zsh",  "busybox"};
+    constexpr std::array<std::string_view, 3> kStages{"prestart", "createRuntime",
+                                                      "createContainer"};
     const std::string program = hook.path.substr(hook.path.rfind('/') + 1);
     if (std::find(kShells.begin(), kShells.end(), program) != kShells.end())
       return cannot_run(hook, "a shell is not run for a device");
     if (std::find(kStages.begin(), kStages.end(), hook.stage) == kStages.end()) {
       return cannot_run(hook, "programs are not run for a device in stage " + hook.stage);
     }
-    edits_.programs.push_back({.path = hook.path, .args = hook.args, .env = hook.env, .timeout = hook.timeout.value_or(0)});
+    edits_.programs.push_back({.path = hook.path,
+                               .args = hook.args,
+                               .env = hook.env,
+                               .timeout = hook.timeout.value_or(0)});
     edits_.notes.push_back(
         formatted("the program {} runs before the container is entered", hook.path));
     return {};
@@ -226,12 +245,14 @@ class Injection {
                      formatted("create-symlinks: {} is not TARGET::LINK", in_quotes(link)));
       }
       const std::string path = normal_path("/" + link.substr(colons + 2));
-      if (!is_of_host(path)) edits_.symlinks.push_back({.path = path, .target = link.substr(0, colons)});
+      if (!is_of_host(path))
+        edits_.symlinks.push_back({.path = path, .target = link.substr(0, colons)});
     }
     return {};
   }
 
-  /// The libraries that these mounts bring into the folders; what else lies there is the image's, whose loader knows it.
+  /// The libraries that these mounts bring into the folders; what else lies there is the image's,
+  /// whose loader knows it.
   Result<void> add_libraries(const CdiVerb& verb) {
     std::set<std::string> folders;
     for (const std::string& folder : verb.values_of("folder")) folders.insert(normal_path(folder));
@@ -251,7 +272,8 @@ class Injection {
 
   [[nodiscard]] std::vector<std::string> files_in(const std::string& directory) const {
     std::vector<std::string> files;
-    for (DirectoryReader entries(context_.host_root + directory); files.size() < kMostLibraries && entries.next();) {
+    for (DirectoryReader entries(context_.host_root + directory);
+         files.size() < kMostLibraries && entries.next();) {
       if (entries.name().find(".so") != std::string_view::npos) files.emplace_back(entries.name());
     }
     std::sort(files.begin(), files.end());
@@ -259,8 +281,11 @@ class Injection {
   }
 
   void add_library(const std::string& source, const std::string& target) {
-    if (target.find(".so", target.rfind('/')) == std::string::npos || edits_.libraries.size() >= kMostLibraries) return;
-    const UniqueFd file(::open((context_.host_root + source).c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC));
+    if (target.find(".so", target.rfind('/')) == std::string::npos ||
+        edits_.libraries.size() >= kMostLibraries)
+      return;
+    const UniqueFd file(
+        ::open((context_.host_root + source).c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC));
     if (!file) return;
     const auto soname = soname_of(file.get());
     if (!soname || soname->find('/') != std::string::npos) return;
@@ -268,7 +293,10 @@ class Injection {
     if (std::none_of(edits_.libraries.begin(), edits_.libraries.end(), same)) {
       const std::uint16_t machine = elf_machine_of(file.get()).value_or(0);
       edits_.libraries.push_back(
-          {.soname = *soname, .path = target, .before = true, .machine = machine == own_machine() ? std::uint16_t{0} : machine});
+          {.soname = *soname,
+           .path = target,
+           .before = true,
+           .machine = machine == own_machine() ? std::uint16_t{0} : machine});
     }
   }
 
@@ -276,25 +304,29 @@ class Injection {
   void add_application_profile() {
     if (gpu_mask_ == 0) return;
     std::array<char, 16> digits{};
-    const char* const end = std::to_chars(digits.data(), digits.data() + digits.size(), gpu_mask_, 16).ptr;
-    edits_.files.push_back({.path = "/etc/nvidia/nvidia-application-profiles-rc.d/10-container.conf",
-                            .content = R"({"profiles":[{"name":"_container_","settings":["EGLVisibleDGPUDevices",0x)" +
-                                       std::string(digits.data(), static_cast<std::size_t>(end - digits.data())) +
-                                       R"(]}],"rules":[{"pattern":[],"profile":"_container_"}]})"
-                                       "\n",
-                            .mode = 0444});
+    const char* const end =
+        std::to_chars(digits.data(), digits.data() + digits.size(), gpu_mask_, 16).ptr;
+    edits_.files.push_back(
+        {.path = "/etc/nvidia/nvidia-application-profiles-rc.d/10-container.conf",
+         .content = R"({"profiles":[{"name":"_container_","settings":["EGLVisibleDGPUDevices",0x)" +
+                    std::string(digits.data(), static_cast<std::size_t>(end - digits.data())) +
+                    R"(]}],"rules":[{"pattern":[],"profile":"_container_"}]})"
+                    "\n",
+         .mode = 0444});
   }
 
   void add_groups(const std::vector<std::uint64_t>& gids) {
     std::vector<gid_t> own(static_cast<std::size_t>(std::max(0, ::getgroups(0, nullptr))));
-    if (!own.empty()) own.resize(static_cast<std::size_t>(std::max(0, ::getgroups(static_cast<int>(own.size()), own.data()))));
+    if (!own.empty())
+      own.resize(static_cast<std::size_t>(
+          std::max(0, ::getgroups(static_cast<int>(own.size()), own.data()))));
     own.push_back(context_.gid);
     for (const std::uint64_t gid : gids) {
       if (std::find(own.begin(), own.end(), gid) != own.end()) continue;
-      edits_.warnings.push_back(formatted(
-          "the device requests the group {}, which the user is not a member of"
-          " (hint: ask the administrator to add the user)",
-          gid));
+      edits_.warnings.push_back(
+          formatted("the device requests the group {}, which the user is not a member of"
+                    " (hint: ask the administrator to add the user)",
+                    gid));
     }
   }
 
@@ -319,14 +351,16 @@ std::vector<std::string> decisive_nodes(const CdiDevice& device) {
 
 bool is_of_daemon(const std::string& path) {
   const bool in_run = lies_in(path, "/run") || lies_in(path, "/var/run");
-  return path == "/tmp/nvidia-mps" || (in_run && (path.ends_with("/socket") || path.ends_with(".sock")));
+  return path == "/tmp/nvidia-mps" ||
+         (in_run && (path.ends_with("/socket") || path.ends_with(".sock")));
 }
 
 Result<Edits> edits_for(const HookContext& context, const std::vector<CdiEntry>& devices) {
   std::string files;
   std::set<std::string> seen;
   for (const CdiEntry& entry : devices) {
-    if (seen.insert(entry.file->path).second) files += (files.empty() ? "" : " or ") + entry.file->path;
+    if (seen.insert(entry.file->path).second)
+      files += (files.empty() ? "" : " or ") + entry.file->path;
   }
   auto edits = SPC_TRY(Injection(context, files).run(cdi_edits_of(devices)));
   for (const CdiEntry& entry : devices) {
@@ -334,9 +368,10 @@ Result<Edits> edits_for(const HookContext& context, const std::vector<CdiEntry>&
     const auto nodes = decisive_nodes(*entry.device);
     const auto may_open = [&](const std::string& node) { return context.may_open(node); };
     if (!nodes.empty() && std::none_of(nodes.begin(), nodes.end(), may_open)) {
-      edits.warnings.push_back(formatted(
-          "device {}: this step cannot open {} (hint: request the device from Slurm, too: --gres or --gpus)",
-          in_quotes(entry.name()), in_quotes(nodes.front())));
+      edits.warnings.push_back(
+          formatted("device {}: this step cannot open {} (hint: request the device from Slurm, "
+                    "too: --gres or --gpus)",
+                    in_quotes(entry.name()), in_quotes(nodes.front())));
     }
   }
   return edits;

@@ -31,7 +31,8 @@ constexpr CdiDirectory kDirectories[] = {{"/etc/cdi", 0}, {"/run/cdi", 1}, {"/va
 std::vector<std::string> spec_files(UniqueFd directory) {
   std::vector<std::string> names;
   for (DirectoryReader files(std::move(directory)); files.next();) {
-    if (files.name().ends_with(".json") || files.name().ends_with(".yaml")) names.emplace_back(files.name());
+    if (files.name().ends_with(".json") || files.name().ends_with(".yaml"))
+      names.emplace_back(files.name());
   }
   std::sort(names.begin(), names.end());
   return names;
@@ -51,7 +52,8 @@ Candidates candidates_of(const std::vector<CdiFile>& files) {
     for (const CdiDevice& device : file.spec.devices) {
       auto& entries = found[file.spec.kind + "=" + device.name];
       if (!entries.empty() && entries.front().file->priority < file.priority) entries.clear();
-      if (entries.empty() || entries.front().file->priority == file.priority) entries.push_back({&file, &device});
+      if (entries.empty() || entries.front().file->priority == file.priority)
+        entries.push_back({&file, &device});
     }
   }
   return found;
@@ -59,7 +61,8 @@ Candidates candidates_of(const std::vector<CdiFile>& files) {
 
 std::string listed(const std::vector<CdiEntry>& devices) {
   std::string text;
-  for (std::size_t i = 0; i < devices.size() && i < kMostListed; ++i) text += (i == 0 ? "" : ", ") + devices[i].name();
+  for (std::size_t i = 0; i < devices.size() && i < kMostListed; ++i)
+    text += (i == 0 ? "" : ", ") + devices[i].name();
   if (devices.size() > kMostListed) text += formatted(" and {} more", devices.size() - kMostListed);
   return text;
 }
@@ -68,7 +71,8 @@ std::string listed(const std::vector<CdiEntry>& devices) {
 
 CdiRegistry CdiRegistry::read(const std::string& host_root, uid_t owner) {
   CdiRegistry registry;
-  for (const auto& [path, priority] : kDirectories) registry.read_directory(host_root, path, priority, owner);
+  for (const auto& [path, priority] : kDirectories)
+    registry.read_directory(host_root, path, priority, owner);
   return registry;
 }
 
@@ -78,10 +82,12 @@ CdiRegistry CdiRegistry::of(std::vector<CdiFile> files) {
   return registry;
 }
 
-void CdiRegistry::read_directory(const std::string& host_root, const std::string& directory, unsigned priority, uid_t owner) {
+void CdiRegistry::read_directory(const std::string& host_root, const std::string& directory,
+                                 unsigned priority, uid_t owner) {
   auto opened = open_trusted_directory(host_root + directory, "CDI directory", owner);
   if (!opened) {
-    if (opened.error().kind() != ErrorKind::not_found) problems_.push_back(opened.error().message());
+    if (opened.error().kind() != ErrorKind::not_found)
+      problems_.push_back(opened.error().message());
     return;
   }
   struct stat status {};
@@ -95,10 +101,12 @@ void CdiRegistry::read_directory(const std::string& host_root, const std::string
         formatted("CDI directory {}: has more than {} files", in_quotes(directory), kMostFiles));
     names.resize(kMostFiles);
   }
-  for (const std::string& name : names) read_file(host_root, directory + "/" + name, priority, owner);
+  for (const std::string& name : names)
+    read_file(host_root, directory + "/" + name, priority, owner);
 }
 
-void CdiRegistry::read_file(const std::string& host_root, const std::string& path, unsigned priority, uid_t owner) {
+void CdiRegistry::read_file(const std::string& host_root, const std::string& path,
+                            unsigned priority, uid_t owner) {
   const auto read = [&]() -> Result<CdiSpec> {
     const auto file = SPC_TRY(open_trusted_file(host_root + path, "CDI file", owner));
     const std::string what = "CDI file " + in_quotes(path);
@@ -166,12 +174,14 @@ Result<std::vector<CdiEntry>> CdiRegistry::find(const CdiName& name) const {
   if (name.name == "all" && !of_kind.empty()) return of_kind;
   // It may be in one that is left out.
   std::string why = what + ": not in any CDI file of this node";
-  for (std::size_t i = 0; i < problems_.size() && i < kMostProblems; ++i) why += "; " + problems_[i];
+  for (std::size_t i = 0; i < problems_.size() && i < kMostProblems; ++i)
+    why += "; " + problems_[i];
   auto error = Error(ErrorKind::not_found, std::move(why));
   const auto there = of_kind.empty() ? devices() : of_kind;
   if (!there.empty()) return std::move(error).hint("available: " + listed(there));
   return std::move(error).hint(
-      "no CDI files in /etc/cdi and /run/cdi; create them with the vendor's tool, such as nvidia-ctk cdi generate");
+      "no CDI files in /etc/cdi and /run/cdi; create them with the vendor's tool, such as "
+      "nvidia-ctk cdi generate");
 }
 
 CdiEdits cdi_edits_of(const std::vector<CdiEntry>& devices) {

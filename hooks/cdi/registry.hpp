@@ -26,12 +26,13 @@ struct CdiEntry {
   [[nodiscard]] std::string name() const { return file->spec.kind + "=" + device->name; }
 };
 
-/// The CDI files of a node: *.json and *.yaml directly in /etc/cdi and, with precedence, in /run/cdi and /var/run/cdi. They
-/// decide what of the host appears in containers, so they and the directories above must be owned by root and writable by root only.
+/// The CDI files of a node: *.json and *.yaml directly in /etc/cdi and, with precedence, in
+/// /run/cdi and /var/run/cdi. They decide what of the host appears in containers, so they and the
+/// directories above must be owned by root and writable by root only.
 class CdiRegistry {
  public:
-  /// `host_root` is the prefix of each path; files owned by `owner` are trusted like root's. Unreadable and invalid files
-  /// are skipped, with a problem.
+  /// `host_root` is the prefix of each path; files owned by `owner` are trusted like root's.
+  /// Unreadable and invalid files are skipped, with a problem.
   static CdiRegistry read(const std::string& host_root = "", uid_t owner = 0);
   /// Of files as they are.
   static CdiRegistry of(std::vector<CdiFile> files);
@@ -44,8 +45,8 @@ class CdiRegistry {
   [[nodiscard]] std::vector<CdiEntry> devices() const;
   /// Those of a kind, in file order.
   [[nodiscard]] std::vector<CdiEntry> devices_of(std::string_view kind) const;
-  /// The device of this name; `all`, unless a device has that name, means all of the kind. If there is none, the error
-  /// lists the available ones.
+  /// The device of this name; `all`, unless a device has that name, means all of the kind. If there
+  /// is none, the error lists the available ones.
   [[nodiscard]] Result<std::vector<CdiEntry>> find(const CdiName& name) const;
   /// Names defined by two files of the same priority.
   [[nodiscard]] std::vector<std::string> conflicts() const;
@@ -53,16 +54,18 @@ class CdiRegistry {
   [[nodiscard]] std::vector<std::string> conflict(const CdiName& name) const;
 
  private:
-  void read_directory(const std::string& host_root, const std::string& directory, unsigned priority, uid_t owner);
-  void read_file(const std::string& host_root, const std::string& path, unsigned priority, uid_t owner);
+  void read_directory(const std::string& host_root, const std::string& directory, unsigned priority,
+                      uid_t owner);
+  void read_file(const std::string& host_root, const std::string& path, unsigned priority,
+                 uid_t owner);
 
   std::vector<CdiFile> files_;
   std::vector<std::string> problems_;
   std::vector<std::pair<dev_t, ino_t>> seen_;  ///< directories
 };
 
-/// The combined edits of these devices, in the order of the request: first each file's edits for all of its devices,
-/// once per file; mounts by depth of their targets.
+/// The combined edits of these devices, in the order of the request: first each file's edits for
+/// all of its devices, once per file; mounts by depth of their targets.
 CdiEdits cdi_edits_of(const std::vector<CdiEntry>& devices);
 
 }  // namespace spc

@@ -8,8 +8,8 @@
 #include "base/result.hpp"
 #include "hooks/cdi/document.hpp"
 
-// A parsed file of the Container Device Interface. Format and rules: SPEC.md, specs-go and pkg/cdi of
-// tags.cncf.io/container-device-interface, versions 0.3.0 to 1.1.0.
+// A parsed file of the Container Device Interface. Format and rules: SPEC.md, specs-go and pkg/cdi
+// of tags.cncf.io/container-device-interface, versions 0.3.0 to 1.1.0.
 
 namespace spc {
 
@@ -59,8 +59,8 @@ struct CdiSpec {
   CdiEdits edits;  ///< once, if any of its devices is used
 };
 
-/// Validates and converts a document. Unknown members, unknown versions and members that this version does not have
-/// yet are refused, as in the CDI's own library.
+/// Validates and converts a document. Unknown members, unknown versions and members that this
+/// version does not have yet are refused, as in the CDI's own library.
 Result<CdiSpec> read_cdi_spec(const CdiDocument& document);
 
 /// Text of a file to spec.

@@ -10,11 +10,13 @@
 
 namespace spc {
 
-/// The task of a hook in NVIDIA's specs: `nvidia-cdi-hook create-symlinks --link A::B`. Real files have only these hooks;
-/// each is translated to edits, and nothing is executed. nvidia-container-toolkit: cmd/nvidia-cdi-hook.
+/// The task of a hook in NVIDIA's specs: `nvidia-cdi-hook create-symlinks --link A::B`. Real files
+/// have only these hooks; each is translated to edits, and nothing is executed.
+/// nvidia-container-toolkit: cmd/nvidia-cdi-hook.
 struct CdiVerb {
   std::string name;
-  std::vector<std::pair<std::string, std::string>> options;  ///< names without dashes; the value is empty if there is none
+  std::vector<std::pair<std::string, std::string>>
+      options;  ///< names without dashes; the value is empty if there is none
 
   [[nodiscard]] std::vector<std::string> values_of(std::string_view option) const;
 };

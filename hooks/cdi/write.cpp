@@ -65,7 +65,8 @@ bool is_plain(const std::string& text) {
          std::find(kWords.begin(), kWords.end(), lower) == kWords.end();
 }
 
-/// JSON's texts are YAML's in quotes, but for characters that YAML does not let stand there: all but ASCII is escaped.
+/// JSON's texts are YAML's in quotes, but for characters that YAML does not let stand there: all
+/// but ASCII is escaped.
 std::string with_escapes(const std::string& json) {
   std::string text;
   for (std::size_t i = 0; i < json.size(); ++i) {

@@ -15,7 +15,8 @@ std::string_view text_of(const yaml_event_t& event) {
   return {reinterpret_cast<const char*>(event.data.scalar.value), event.data.scalar.length};
 }
 
-/// Whole numbers and null as Go's reader takes them in these files (0x, 0o and a leading 0, too); everything else is text.
+/// Whole numbers and null as Go's reader takes them in these files (0x, 0o and a leading 0, too);
+/// everything else is text.
 Json plain_value(std::string_view text) {
   if (text.empty() || text == "null" || text == "~" || text == "Null" || text == "NULL") return {};
   const bool negative = text.starts_with('-');

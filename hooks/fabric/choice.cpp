@@ -23,7 +23,8 @@ bool is_called(const FabricDevice& device, std::size_t number, std::string_view 
 
 bool fits_pattern(const FabricDevice& device, const std::string& pattern) {
   return ::fnmatch(pattern.c_str(), device.name.c_str(), 0) == 0 ||
-         (!device.pci_address.empty() && ::fnmatch(pattern.c_str(), device.pci_address.c_str(), 0) == 0);
+         (!device.pci_address.empty() &&
+          ::fnmatch(pattern.c_str(), device.pci_address.c_str(), 0) == 0);
 }
 
 /// Of the adapters of `kind`, leaves chosen only those that the variable names.
@@ -62,7 +63,10 @@ Result<std::vector<FabricAdapter>> choose_adapters(const HookContext& context,
   std::vector<FabricAdapter> adapters;
   const auto of_site = context.settings_of("fabric_devices");
   for (FabricDevice& device : devices) {
-    const bool allowed = of_site.empty() || std::ranges::any_of(of_site, [&](const std::string& pattern) { return fits_pattern(device, pattern); });
+    const bool allowed =
+        of_site.empty() || std::ranges::any_of(of_site, [&](const std::string& pattern) {
+          return fits_pattern(device, pattern);
+        });
     adapters.push_back({std::move(device), allowed, !allowed});
   }
   SPC_TRY(obey(context, "MELLANOX_VISIBLE_DEVICES", is_mellanox, adapters));

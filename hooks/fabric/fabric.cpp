@@ -29,7 +29,8 @@ constexpr rlim_t kEnoughFiles = 65536;
 /// What the node has of adapters that the job has chosen.
 struct FoundAdapters : HostFindings {
   std::vector<FabricDevice> usable;
-  std::vector<std::string> faults;  ///< why others are not, where somebody has to do something about it
+  std::vector<std::string>
+      faults;  ///< why others are not, where somebody has to do something about it
   std::vector<OfferedLibrary> libraries;
   rlim_t locked = 0;  ///< the hard limit, bytes
 };
@@ -40,7 +41,9 @@ rlimit limit_of(__rlimit_resource resource) {
   return limit;
 }
 
-bool is_required(const HookContext& context) { return context.setting("fabric", "auto") == "require"; }
+bool is_required(const HookContext& context) {
+  return context.setting("fabric", "auto") == "require";
+}
 
 std::string adapter_names(const std::vector<FabricDevice>& devices) {
   std::string text;
@@ -53,13 +56,15 @@ std::string adapter_names(const std::vector<FabricDevice>& devices) {
 
 std::string size_of(rlim_t bytes) {
   if (bytes == RLIM_INFINITY) return "unlimited";
-  return bytes % (1 << 20) == 0 ? std::to_string(bytes >> 20) + " MiB" : std::to_string(bytes >> 10) + " KiB";
+  return bytes % (1 << 20) == 0 ? std::to_string(bytes >> 20) + " MiB"
+                                : std::to_string(bytes >> 10) + " KiB";
 }
 
 std::string too_little_locked(rlim_t bytes) {
   return formatted(
       "only {} of memory can be locked, too little for the fabric"
-      " (hint: set LimitMEMLOCK=infinity for slurmd, and PropagateResourceLimitsExcept=MEMLOCK in slurm.conf)",
+      " (hint: set LimitMEMLOCK=infinity for slurmd, and PropagateResourceLimitsExcept=MEMLOCK in "
+      "slurm.conf)",
       size_of(bytes));
 }
 
@@ -74,7 +79,8 @@ FoundAdapters sort_out(const HookContext& context, const std::vector<FabricAdapt
       if (device.kind == FabricDevice::Kind::slingshot) where = "/dev (hint: load cxi_user)";
       found.faults.push_back(formatted("{} has no device node in {}", device.name, where));
     } else if (!context.may_open(device.node)) {
-      found.faults.push_back(device.node + " is not accessible (hint: check its mode and the step's device cgroup)");
+      found.faults.push_back(
+          device.node + " is not accessible (hint: check its mode and the step's device cgroup)");
     } else {
       found.usable.push_back(device);
     }
@@ -84,7 +90,8 @@ FoundAdapters sort_out(const HookContext& context, const std::vector<FabricAdapt
 
 std::string why_none(const std::vector<FabricAdapter>& adapters, const FoundAdapters& found) {
   if (adapters.empty()) return "the node has no fabric adapter";
-  if (std::ranges::all_of(adapters, &FabricAdapter::withheld)) return "fabric_devices of the site names none of the node's adapters";
+  if (std::ranges::all_of(adapters, &FabricAdapter::withheld))
+    return "fabric_devices of the site names none of the node's adapters";
   if (found.faults.empty()) return "the job selects none of the node's adapters";
   std::string text;
   for (const std::string& fault : found.faults) text += (text.empty() ? "" : "; ") + fault;
@@ -94,17 +101,20 @@ std::string why_none(const std::vector<FabricAdapter>& adapters, const FoundAdap
 void note_helpers(const HookContext& context, Edits& edits) {
   for (const char* node : {"/dev/xpmem", "/dev/knem"}) {
     if (::access((context.host_root + node).c_str(), F_OK) == 0)
-      edits.notes.push_back(std::string(node) + (context.may_open(node) ? " is usable" : " is not accessible"));
+      edits.notes.push_back(std::string(node) +
+                            (context.may_open(node) ? " is usable" : " is not accessible"));
   }
 }
 
-/// A node with NVLink switches whose manager does not run: CUDA fails, not only the fabric. A manager in a container of its own
-/// leaves no trace here, so this is no warning.
+/// A node with NVLink switches whose manager does not run: CUDA fails, not only the fabric. A
+/// manager in a container of its own leaves no trace here, so this is no warning.
 void check_switches(const HookContext& context, Edits& edits) {
-  if (::access((context.host_root + "/dev/nvidia-nvswitchctl").c_str(), F_OK) != 0 || !fabric_manager_trace(context.host_root).empty())
+  if (::access((context.host_root + "/dev/nvidia-nvswitchctl").c_str(), F_OK) != 0 ||
+      !fabric_manager_trace(context.host_root).empty())
     return;
   edits.notes.emplace_back(
-      "the node has NVLink switches, and nothing of a running fabric manager was found: without one CUDA fails with 802, system "
+      "the node has NVLink switches, and nothing of a running fabric manager was found: without "
+      "one CUDA fails with 802, system "
       "not yet initialized");
 }
 
@@ -116,7 +126,8 @@ void deny_others(const std::vector<FabricAdapter>& adapters, Edits& edits) {
     denied.insert(denied.end(), device.others.begin(), device.others.end());
     if (!device.node.empty()) denied.push_back(device.node);
   }
-  if (!denied.empty() && std::ranges::none_of(adapters, &FabricAdapter::chosen)) denied.emplace_back("/dev/infiniband/rdma_cm");
+  if (!denied.empty() && std::ranges::none_of(adapters, &FabricAdapter::chosen))
+    denied.emplace_back("/dev/infiniband/rdma_cm");
 }
 
 /// Of a large step, as many files as it needs.
@@ -142,19 +153,23 @@ Result<Edits> adapters_of_the_node(const HookContext& context) {
   } else {
     const std::string why = why_none(adapters, *found);
     edits.notes.push_back("TCP: " + why);
-    if (is_required(context) && step.nodes > 1) edits.refusal = "the site requires the fabric: " + why;
+    if (is_required(context) && step.nodes > 1)
+      edits.refusal = "the site requires the fabric: " + why;
   }
   edits.found = std::move(found);
   return edits;
 }
 
-/// NCCL reaches adapters that have no InfiniBand or Ethernet link layer by a plugin for libfabric only.
+/// NCCL reaches adapters that have no InfiniBand or Ethernet link layer by a plugin for libfabric
+/// only.
 std::string lacking_for_nccl(const LibrariesInside& libraries) {
   if (!libraries.uses_nccl()) return {};
-  for (const char* plugin : {"libnccl-net.so", "libnccl-net-ofi.so", "libnccl-net-aws-ofi.so", "librccl-net.so"}) {
+  for (const char* plugin :
+       {"libnccl-net.so", "libnccl-net-ofi.so", "libnccl-net-aws-ofi.so", "librccl-net.so"}) {
     if (libraries.have(plugin)) return {};
   }
-  return "the image has NCCL, but not its plugin for libfabric, libnccl-net.so (for RCCL, librccl-net.so)"
+  return "the image has NCCL, but not its plugin for libfabric, libnccl-net.so (for RCCL, "
+         "librccl-net.so)"
          " (hint: use an image with aws-ofi-nccl, or the site can add it to fabric_libraries)";
 }
 
@@ -177,13 +192,16 @@ std::string lacking_for(const FabricDevice& device, const LibrariesInside& libra
   switch (device.kind) {
     case FabricDevice::Kind::verbs: return lacking_for_verbs(device, libraries);
     case FabricDevice::Kind::efa:
-      return has_libfabric ? lacking_for_nccl(libraries) : std::string("the image has no libfabric.so.1, which EFA needs") + kSite;
+      return has_libfabric
+                 ? lacking_for_nccl(libraries)
+                 : std::string("the image has no libfabric.so.1, which EFA needs") + kSite;
     case FabricDevice::Kind::omni_path:
       if (has_libfabric || libraries.have("libpsm2.so.2")) return {};
       return std::string("the image has neither libpsm2.so.2 nor libfabric.so.1") + kSite;
     case FabricDevice::Kind::slingshot: break;
   }
-  if (!has_libfabric || !libraries.have("libcxi.so.1")) return std::string("the image has no libfabric.so.1 with libcxi.so.1") + kSite;
+  if (!has_libfabric || !libraries.have("libcxi.so.1"))
+    return std::string("the image has no libfabric.so.1 with libcxi.so.1") + kSite;
   return lacking_for_nccl(libraries);
 }
 
@@ -199,21 +217,26 @@ std::string lacking(const std::vector<FabricDevice>& usable, const LibrariesInsi
 }
 
 /// What is wrong with the use of the fabric, worst first; `lack`: see lacking().
-std::vector<std::string> shortcomings(const FoundAdapters& found, const StepSize& step, const std::string& lack) {
+std::vector<std::string> shortcomings(const FoundAdapters& found, const StepSize& step,
+                                      const std::string& lack) {
   std::vector<std::string> all;
   if (!found.usable.empty() && !lack.empty()) all.push_back("the fabric is not used: " + lack);
-  if (!found.usable.empty() && lack.empty() && found.locked < kEnoughLocked) all.push_back(too_little_locked(found.locked));
+  if (!found.usable.empty() && lack.empty() && found.locked < kEnoughLocked)
+    all.push_back(too_little_locked(found.locked));
   all.insert(all.end(), found.faults.begin(), found.faults.end());
-  if (const rlimit files = limit_of(RLIMIT_NOFILE); step.tasks >= kLargeStep && files.rlim_max < kEnoughFiles)
+  if (const rlimit files = limit_of(RLIMIT_NOFILE);
+      step.tasks >= kLargeStep && files.rlim_max < kEnoughFiles)
     all.push_back(formatted(
         "only {} open files allowed, too few for {} tasks (hint: set LimitNOFILE for slurmd)",
         files.rlim_max, step.tasks));
   return all;
 }
 
-/// Intel MPI brings a libfabric of its own with providers beside it, which do not fit into the node's: it has variables to say so.
+/// Intel MPI brings a libfabric of its own with providers beside it, which do not fit into the
+/// node's: it has variables to say so.
 void choose_for_intel_mpi(const HookContext& context, Edits& edits) {
-  const bool is_given = std::ranges::find(edits.libraries, "libfabric.so.1", &LibraryEdit::soname) != edits.libraries.end();
+  const bool is_given = std::ranges::find(edits.libraries, "libfabric.so.1",
+                                          &LibraryEdit::soname) != edits.libraries.end();
   if (!is_given || context.of_image("I_MPI_ROOT") == nullptr) return;
   edits.environment.defaults["I_MPI_OFI_LIBRARY_INTERNAL"] = "0";
   edits.notes.emplace_back("Intel MPI uses the node's libfabric: I_MPI_OFI_LIBRARY_INTERNAL=0");
@@ -221,7 +244,8 @@ void choose_for_intel_mpi(const HookContext& context, Edits& edits) {
   const std::string* of_job = context.of_job("FI_PROVIDER_PATH");
   if (of_image == nullptr || (of_job != nullptr && *of_job != *of_image)) return;
   edits.environment.unset.emplace("FI_PROVIDER_PATH");
-  edits.notes.emplace_back("FI_PROVIDER_PATH of the image is unset: its providers are of another libfabric");
+  edits.notes.emplace_back(
+      "FI_PROVIDER_PATH of the image is unset: its providers are of another libfabric");
 }
 
 Result<void> judge_with_image(const HookContext& context, Edits& edits) {
@@ -242,9 +266,11 @@ Result<void> judge_with_image(const HookContext& context, Edits& edits) {
   }
   auto wrong = shortcomings(*found, step, lack);
   for (const std::string& problem : problems) wrong.push_back("fabric_libraries: " + problem);
-  const bool falls_back = !found->usable.empty() && (!lack.empty() || found->locked < kEnoughLocked);
+  const bool falls_back =
+      !found->usable.empty() && (!lack.empty() || found->locked < kEnoughLocked);
   if (is_required(context) && step.nodes > 1 && falls_back) {
-    edits.refusal = "the site requires the fabric: " + wrong.front() + (problems.empty() ? "" : "; " + problems.front());
+    edits.refusal = "the site requires the fabric: " + wrong.front() +
+                    (problems.empty() ? "" : "; " + problems.front());
   } else if (step.is_several() && !wrong.empty() && libraries.can_talk()) {
     // Programs that never use the fabric shall not be told that they cannot.
     edits.warnings.insert(edits.warnings.end(), wrong.begin(), wrong.end());
@@ -252,13 +278,15 @@ Result<void> judge_with_image(const HookContext& context, Edits& edits) {
   return {};
 }
 
-/// The tasks of a node have one /dev/shm (its device number is one of the things by which NCCL knows that they are neighbours),
-/// the node's unless something of their own lies there. The first of a node looks at it.
+/// The tasks of a node have one /dev/shm (its device number is one of the things by which NCCL
+/// knows that they are neighbours), the node's unless something of their own lies there. The first
+/// of a node looks at it.
 Result<Edits> check_shared_memory(const HookContext& context) {
   Edits edits;
   const StepSize step = StepSize::of(context);
   const std::string* local = context.of_job("SLURM_LOCALID");
-  if (!step.has_neighbours() || local == nullptr || *local != "0" || !context.open_in_image) return edits;
+  if (!step.has_neighbours() || local == nullptr || *local != "0" || !context.open_in_image)
+    return edits;
   struct statvfs shm {};
   const UniqueFd there = context.open_in_image("/dev/shm", O_RDONLY | O_DIRECTORY);
   if (!there || ::fstatvfs(there.get(), &shm) != 0) {
@@ -267,10 +295,10 @@ Result<Edits> check_shared_memory(const HookContext& context) {
   }
   const std::uint64_t size = std::uint64_t{shm.f_blocks} * shm.f_frsize;
   if (size != 0 && size <= kTooLittleShared)
-    edits.warnings.push_back(formatted(
-        "/dev/shm has {}, too little for NCCL and MPI between the tasks on a node"
-        " (hint: without a mount of its own, it is the node's)",
-        size_of(size)));
+    edits.warnings.push_back(
+        formatted("/dev/shm has {}, too little for NCCL and MPI between the tasks on a node"
+                  " (hint: without a mount of its own, it is the node's)",
+                  size_of(size)));
   return edits;
 }
 

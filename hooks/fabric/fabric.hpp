@@ -4,8 +4,8 @@
 
 namespace spc {
 
-/// The node's settings of NCCL and RCCL: /etc/nccl.conf, /etc/rccl.conf and the files they name, a virtual topology; the image's
-/// settings come behind them. No variable is set.
+/// The node's settings of NCCL and RCCL: /etc/nccl.conf, /etc/rccl.conf and the files they name, a
+/// virtual topology; the image's settings come behind them. No variable is set.
 extern const Hook nccl_hook;
 /// The variables of SHARP's collectives, for jobs that request it: --network=sharp.
 extern const Hook sharp_hook;

@@ -17,7 +17,8 @@ namespace spc {
 namespace {
 
 constexpr char kPlace[] = "/usr/lib/spank-container/fabric/";  ///< inside
-constexpr char kFallbacks[] = "/usr/lib/spank-container/fabric/fallback/";  ///< not for LD_LIBRARY_PATH
+constexpr char kFallbacks[] =
+    "/usr/lib/spank-container/fabric/fallback/";  ///< not for LD_LIBRARY_PATH
 constexpr char kDrivers[] = "/etc/libibverbs.d/";
 constexpr std::size_t kLargestCache = 16 << 20;
 constexpr std::size_t kMostSearched = 64;  ///< directories of an image's LD_LIBRARY_PATH
@@ -46,45 +47,58 @@ constexpr std::array<const char*, 20> kUsualPlaces{"/usr/local/lib",
 
 std::string driver_file(const std::string& provider) { return kDrivers + provider + ".driver"; }
 
-/// mlx5 of libmlx5-rdmav34.so, the name that libibverbs gives it (rdma-core, libibverbs/dynamic_driver.c); else empty.
+/// mlx5 of libmlx5-rdmav34.so, the name that libibverbs gives it (rdma-core,
+/// libibverbs/dynamic_driver.c); else empty.
 std::string provider_of_file(std::string_view file) {
   const auto end = file.find("-rdmav");
-  return file.starts_with("lib") && end != std::string_view::npos ? std::string(file.substr(3, end - 3)) : "";
+  return file.starts_with("lib") && end != std::string_view::npos
+             ? std::string(file.substr(3, end - 3))
+             : "";
 }
 
-/// libibverbs looks for a provider in its own directory first, where the image may have one of the same ABI that is older than
-/// the adapter; by an absolute path it takes the node's. That fits the node's libibverbs only, so that has to be there, too.
+/// libibverbs looks for a provider in its own directory first, where the image may have one of the
+/// same ABI that is older than the adapter; by an absolute path it takes the node's. That fits the
+/// node's libibverbs only, so that has to be there, too.
 void name_providers(const std::vector<std::string>& providers, Edits& edits) {
-  const auto is_verbs = [](const LibraryEdit& library) { return library.soname == "libibverbs.so.1"; };
+  const auto is_verbs = [](const LibraryEdit& library) {
+    return library.soname == "libibverbs.so.1";
+  };
   const bool has_verbs = std::ranges::any_of(edits.libraries, is_verbs);
   for (const std::string& provider : providers) {
     const std::string place = has_verbs ? formatted("{}lib{}", kPlace, provider) : provider;
     edits.files.push_back({driver_file(provider), formatted("driver {}\n", place)});
   }
   if (!providers.empty() && !has_verbs)
-    edits.warnings.emplace_back("fabric_libraries: a provider without libibverbs.so.1 (hint: name both: they fit each other only)");
+    edits.warnings.emplace_back(
+        "fabric_libraries: a provider without libibverbs.so.1 (hint: name both: they fit each "
+        "other only)");
 }
 
 /// An image that sets LD_LIBRARY_PATH has its own libraries found first, so ours go before.
 void prefer_fabric_libraries(const HookContext& context, Edits& edits) {
-  const auto is_ours = [](const LibraryEdit& library) { return library.before && library.path.starts_with(kPlace); };
+  const auto is_ours = [](const LibraryEdit& library) {
+    return library.before && library.path.starts_with(kPlace);
+  };
   const std::string* path = context.of_image("LD_LIBRARY_PATH");
   if (path == nullptr || path->empty() || std::ranges::none_of(edits.libraries, is_ours)) return;
   edits.environment.prepend["LD_LIBRARY_PATH"] = std::string(kPlace, sizeof kPlace - 2);
 }
 
-/// The targets of those that can be loaded in the image and do not break its own. Notes say why others do not; one warning is for
-/// all of these.
-std::set<std::string> choose_for_fabric(const std::vector<OfferedLibrary>& offered, LibraryFit& fit, std::vector<std::string>& notes,
+/// The targets of those that can be loaded in the image and do not break its own. Notes say why
+/// others do not; one warning is for all of these.
+std::set<std::string> choose_for_fabric(const std::vector<OfferedLibrary>& offered, LibraryFit& fit,
+                                        std::vector<std::string>& notes,
                                         std::vector<std::string>& warnings) {
   std::vector<HostLibrary> libraries;
   for (const OfferedLibrary& one : offered) libraries.push_back(one.library);
   const LibraryFit::Choice choice = fit.choose(libraries);
-  for (const auto& [library, misfit] : choice.left_out) notes.push_back(printable(misfit.text) + ": it is left out");
+  for (const auto& [library, misfit] : choice.left_out)
+    notes.push_back(printable(misfit.text) + ": it is left out");
   if (!choice.left_out.empty()) {
     const Misfit& first = choice.left_out.front().second;
     const std::size_t more = choice.left_out.size() - 1;
-    const std::string others = more == 0 ? "it is left out" : formatted("it and {} more are left out", more);
+    const std::string others =
+        more == 0 ? "it is left out" : formatted("it and {} more are left out", more);
     warnings.push_back(formatted("{}: {}{}", printable(first.text), others, hint_for(first)));
   }
   std::set<std::string> targets;
@@ -93,8 +107,9 @@ std::set<std::string> choose_for_fabric(const std::vector<OfferedLibrary>& offer
     if (library->fallback) continue;
     const auto lost = fit.lost_with(*library);
     if (lost.empty()) continue;
-    notes.push_back(formatted("the node's {} is older than the image's: programs that need its {} will not start", library->soname,
-                              printable(*lost.rbegin())));
+    notes.push_back(formatted(
+        "the node's {} is older than the image's: programs that need its {} will not start",
+        library->soname, printable(*lost.rbegin())));
     warnings.push_back(notes.back());
   }
   return targets;
@@ -112,7 +127,8 @@ const char* hint_for(const Misfit& misfit) {
   }
 }
 
-Result<HostLibrary> read_fabric_library(const HookContext& context, const std::string& path, bool fallback) {
+Result<HostLibrary> read_fabric_library(const HookContext& context, const std::string& path,
+                                        bool fallback) {
   const bool of_ucx = is_of_ucx(std::string_view(path).substr(path.rfind('/') + 1));
   auto library = SPC_TRY(HostLibrary::read(context.host_root, path, of_ucx ? kFunctionsOfUcx : ""));
   library.fallback = fallback;
@@ -134,16 +150,21 @@ std::vector<OfferedLibrary> offer_fabric_libraries(const HookContext& context, E
     edits.mounts.push_back(std::move(mount));
     offered.push_back({path, *std::move(library), target});
   };
-  for (const std::string& path : context.settings_of("fabric_libraries")) offer("fabric_libraries", path, false);
+  for (const std::string& path : context.settings_of("fabric_libraries"))
+    offer("fabric_libraries", path, false);
   if (offered.empty()) return offered;
-  for (const std::string& path : context.settings_of("fallback_libraries")) offer("fallback_libraries", path, true);
+  for (const std::string& path : context.settings_of("fallback_libraries"))
+    offer("fallback_libraries", path, true);
   std::vector<HostLibrary> libraries;
   for (const OfferedLibrary& one : offered) libraries.push_back(one.library);
-  if (const std::string clash = clash_of(libraries); !clash.empty()) edits.refusal = "fabric_libraries: " + clash;
+  if (const std::string clash = clash_of(libraries); !clash.empty())
+    edits.refusal = "fabric_libraries: " + clash;
   return offered;
 }
 
-std::vector<std::string> give_fabric_libraries(const HookContext& context, const std::vector<OfferedLibrary>& offered, Edits& edits) {
+std::vector<std::string> give_fabric_libraries(const HookContext& context,
+                                               const std::vector<OfferedLibrary>& offered,
+                                               Edits& edits) {
   if (offered.empty()) return {};
   const bool elsewhere = context.has_bind_mounts || !context.settings_of("mounts").empty();
   LibraryFit fit(context, "fabric_libraries", elsewhere, true);
@@ -159,10 +180,13 @@ std::vector<std::string> give_fabric_libraries(const HookContext& context, const
     }
     const std::string name = target.substr(target.rfind('/') + 1);
     const bool before = !library.fallback;
-    edits.libraries.push_back({.soname = name, .path = target, .before = before, .machine = library.machine});
+    edits.libraries.push_back(
+        {.soname = name, .path = target, .before = before, .machine = library.machine});
     if (library.soname != name)
-      edits.libraries.push_back({.soname = library.soname, .path = target, .before = before, .machine = library.machine});
-    if (const std::string provider = provider_of_file(name); !provider.empty()) providers.push_back(provider);
+      edits.libraries.push_back(
+          {.soname = library.soname, .path = target, .before = before, .machine = library.machine});
+    if (const std::string provider = provider_of_file(name); !provider.empty())
+      providers.push_back(provider);
     edits.notes.push_back(formatted("the node's {} is mounted", path));
   }
   name_providers(providers, edits);
@@ -170,12 +194,15 @@ std::vector<std::string> give_fabric_libraries(const HookContext& context, const
   return warnings;
 }
 
-LibrariesInside::LibrariesInside(const HookContext& context, const Edits& edits) : context_(context), edits_(edits) {
-  if (auto cache = context.image_file("/etc/ld.so.cache", kLargestCache)) cache_ = *std::move(cache);
+LibrariesInside::LibrariesInside(const HookContext& context, const Edits& edits)
+    : context_(context), edits_(edits) {
+  if (auto cache = context.image_file("/etc/ld.so.cache", kLargestCache))
+    cache_ = *std::move(cache);
 }
 
 bool LibrariesInside::image_has(const std::string& soname) const {
-  if (cache_.find('\0' + soname + '\0') != std::string::npos || cache_.find('/' + soname + '\0') != std::string::npos)
+  if (cache_.find('\0' + soname + '\0') != std::string::npos ||
+      cache_.find('/' + soname + '\0') != std::string::npos)
     return true;
   auto directories = default_library_directories(own_machine());
   directories.insert(directories.end(), kUsualPlaces.begin(), kUsualPlaces.end());
@@ -184,7 +211,8 @@ bool LibrariesInside::image_has(const std::string& soname) const {
   more.resize(std::min(more.size(), kMostSearched));
   std::ranges::move(more, std::back_inserter(directories));
   return std::ranges::any_of(directories, [&](const std::string& directory) {
-    return context_.open_in_image && context_.open_in_image((directory + "/" + soname).c_str(), O_RDONLY);
+    return context_.open_in_image &&
+           context_.open_in_image((directory + "/" + soname).c_str(), O_RDONLY);
   });
 }
 
@@ -195,13 +223,15 @@ bool LibrariesInside::have(const std::string& soname) const {
 
 bool LibrariesInside::have_provider(const std::string& provider) const {
   const std::string path = driver_file(provider);
-  if (std::ranges::any_of(edits_.files, [&](const FileEdit& file) { return file.path == path; })) return true;
+  if (std::ranges::any_of(edits_.files, [&](const FileEdit& file) { return file.path == path; }))
+    return true;
   if (!context_.open_in_image || !context_.open_in_image(path.c_str(), O_RDONLY)) return false;
   // A slim image may have the file and not the library. One that lies elsewhere cannot be judged.
   bool seen = false;
   const std::string begins = formatted("lib{}-rdmav", provider);
   for (const std::string& directory : default_library_directories(own_machine())) {
-    DirectoryReader entries(context_.open_in_image((directory + "/libibverbs").c_str(), O_RDONLY | O_DIRECTORY));
+    DirectoryReader entries(
+        context_.open_in_image((directory + "/libibverbs").c_str(), O_RDONLY | O_DIRECTORY));
     while (entries.next()) {
       seen = true;
       if (entries.name().starts_with(begins)) return true;
@@ -215,11 +245,14 @@ bool LibrariesInside::can_talk() const {
     if (context_.of_image(name) != nullptr) return true;
   }
   const auto has = [&](const char* soname) { return image_has(soname); };
-  return std::ranges::any_of(std::vector{"libnccl.so.2", "libmpi.so.40", "libmpi.so.12", "libucp.so.0", "libfabric.so.1", "libpsm2.so.2"}, has);
+  return std::ranges::any_of(std::vector{"libnccl.so.2", "libmpi.so.40", "libmpi.so.12",
+                                         "libucp.so.0", "libfabric.so.1", "libpsm2.so.2"},
+                             has);
 }
 
 bool LibrariesInside::uses_nccl() const {
-  return context_.of_image("NCCL_VERSION") != nullptr || context_.of_image("PYTORCH_VERSION") != nullptr || image_has("libnccl.so.2") ||
+  return context_.of_image("NCCL_VERSION") != nullptr ||
+         context_.of_image("PYTORCH_VERSION") != nullptr || image_has("libnccl.so.2") ||
          image_has("librccl.so.1");
 }
 

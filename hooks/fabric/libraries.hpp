@@ -17,16 +17,21 @@ struct OfferedLibrary {
 };
 
 /// One of the node, of fabric_libraries or fallback_libraries, with what LibraryFit compares.
-[[gnu::cold]] Result<HostLibrary> read_fabric_library(const HookContext& context, const std::string& path, bool fallback);
+[[gnu::cold]] Result<HostLibrary> read_fabric_library(const HookContext& context,
+                                                      const std::string& path, bool fallback);
 
-/// In `prepare`: has the site's fabric_libraries, and fallback_libraries that they may need, mounted, each under its file name.
-/// One that is missing on the node, or is none, causes a warning; two different files of one soname a refusal.
-[[gnu::cold]] std::vector<OfferedLibrary> offer_fabric_libraries(const HookContext& context, Edits& edits);
+/// In `prepare`: has the site's fabric_libraries, and fallback_libraries that they may need,
+/// mounted, each under its file name. One that is missing on the node, or is none, causes a
+/// warning; two different files of one soname a refusal.
+[[gnu::cold]] std::vector<OfferedLibrary> offer_fabric_libraries(const HookContext& context,
+                                                                 Edits& edits);
 
-/// In `create`: gives the image those that can be loaded in it and break nothing there, before its own, found by soname and by
-/// file name, as NCCL looks for libnccl-net.so. A libibverbs provider (libmlx5-rdmav34.so) also gets the file by which libibverbs
-/// finds it. Returns warnings: why others were left out, and what might break.
-[[gnu::cold]] std::vector<std::string> give_fabric_libraries(const HookContext& context, const std::vector<OfferedLibrary>& offered, Edits& edits);
+/// In `create`: gives the image those that can be loaded in it and break nothing there, before its
+/// own, found by soname and by file name, as NCCL looks for libnccl-net.so. A libibverbs provider
+/// (libmlx5-rdmav34.so) also gets the file by which libibverbs finds it. Returns warnings: why
+/// others were left out, and what might break.
+[[gnu::cold]] std::vector<std::string> give_fabric_libraries(
+    const HookContext& context, const std::vector<OfferedLibrary>& offered, Edits& edits);
 
 /// What a site can do about it: behind a message. Empty: nothing.
 [[gnu::cold]] const char* hint_for(const Misfit& misfit);

@@ -18,15 +18,18 @@
 namespace spc {
 namespace {
 
-/// NCCL's and RCCL's (rccl, src/misc/param.cc). Of both, the first line that sets a variable counts.
+/// NCCL's and RCCL's (rccl, src/misc/param.cc). Of both, the first line that sets a variable
+/// counts.
 constexpr std::array<const char*, 2> kConfs{"/etc/nccl.conf", "/etc/rccl.conf"};
 constexpr char kOfJob[] = "job ";  ///< before a file that the job names
 constexpr char kTopologies[] = "/var/run/nvidia-topologyd";
 
-/// Variables with the path of a file, or, of plugins, with a list of names and paths (nccl, src/plugin/plugin_open.cc).
-constexpr std::array<std::string_view, 9> kNamingFiles{"NCCL_TOPO_FILE",  "NCCL_GRAPH_FILE",   "NCCL_TUNER_CONFIG_PATH",
-                                                       "NCCL_NET_PLUGIN", "NCCL_TUNER_PLUGIN", "NCCL_PROFILER_PLUGIN",
-                                                       "NCCL_ENV_PLUGIN", "NCCL_GIN_PLUGIN",   "NCCL_RMA_PLUGIN"};
+/// Variables with the path of a file, or, of plugins, with a list of names and paths (nccl,
+/// src/plugin/plugin_open.cc).
+constexpr std::array<std::string_view, 9> kNamingFiles{
+    "NCCL_TOPO_FILE",  "NCCL_GRAPH_FILE",   "NCCL_TUNER_CONFIG_PATH",
+    "NCCL_NET_PLUGIN", "NCCL_TUNER_PLUGIN", "NCCL_PROFILER_PLUGIN",
+    "NCCL_ENV_PLUGIN", "NCCL_GIN_PLUGIN",   "NCCL_RMA_PLUGIN"};
 
 /// The node's settings, what NCCL loads of the node, and what is given beside it.
 struct NodeSettings : HostFindings {
@@ -46,14 +49,16 @@ struct NamedFiles {
 
 void add_paths(std::string_view name, std::string_view value, NamedFiles& files) {
   if (std::ranges::find(kNamingFiles, name) == kNamingFiles.end()) return;
-  for (const std::string& part : is_plugin(name) ? parts_of(value) : std::vector<std::string>{std::string(value)}) {
+  for (const std::string& part :
+       is_plugin(name) ? parts_of(value) : std::vector<std::string>{std::string(value)}) {
     if (!part.starts_with('/') || std::ranges::find(files.all, part) != files.all.end()) continue;
     files.all.push_back(part);
     if (is_plugin(name)) files.plugins.push_back(part);
   }
 }
 
-/// The files that nccl.conf wants read: NAME=VALUE lines with # before comments (nccl, src/misc/param.cc). A plugin may be a name.
+/// The files that nccl.conf wants read: NAME=VALUE lines with # before comments (nccl,
+/// src/misc/param.cc). A plugin may be a name.
 NamedFiles files_named_in(std::string_view conf, std::vector<std::string>& spaced) {
   NamedFiles files;
   while (!conf.empty()) {
@@ -64,7 +69,9 @@ NamedFiles files_named_in(std::string_view conf, std::vector<std::string>& space
     const std::string_view name = trimmed(line.substr(0, equals));
     add_paths(name, trimmed(line.substr(equals + 1)), files);
     // NCCL takes the blanks as part of the name and of the value.
-    if (name.starts_with("NCCL_") && (name.size() != equals || line.substr(equals + 1).starts_with(' '))) spaced.emplace_back(name);
+    if (name.starts_with("NCCL_") &&
+        (name.size() != equals || line.substr(equals + 1).starts_with(' ')))
+      spaced.emplace_back(name);
   }
   return files;
 }
@@ -76,7 +83,8 @@ MountEdit at_the_same_place(const std::string& path) {
   return mount;
 }
 
-/// A topology that the job names, as scripts for virtual machines of clouds do: the node's file, where the image has none.
+/// A topology that the job names, as scripts for virtual machines of clouds do: the node's file,
+/// where the image has none.
 void files_of_job(const HookContext& context, Edits& edits) {
   NamedFiles files;
   for (const std::string_view name : {"NCCL_TOPO_FILE", "NCCL_GRAPH_FILE"}) {
@@ -89,20 +97,27 @@ void files_of_job(const HookContext& context, Edits& edits) {
   }
 }
 
-/// The plugins that are libraries, and what the site gives every container beside them. NCCL itself says what is wrong with others.
-[[gnu::cold]] void read_plugins(const HookContext& context, const std::vector<std::string>& paths, NodeSettings& found) {
-  const auto read = [&](const std::string& path, std::vector<HostLibrary>& libraries, bool fallback) {
-    if (auto library = read_fabric_library(context, path, fallback)) libraries.push_back(*std::move(library));
+/// The plugins that are libraries, and what the site gives every container beside them. NCCL itself
+/// says what is wrong with others.
+[[gnu::cold]] void read_plugins(const HookContext& context, const std::vector<std::string>& paths,
+                                NodeSettings& found) {
+  const auto read = [&](const std::string& path, std::vector<HostLibrary>& libraries,
+                        bool fallback) {
+    if (auto library = read_fabric_library(context, path, fallback))
+      libraries.push_back(*std::move(library));
   };
   for (const std::string& path : paths) read(path, found.plugins, false);
   if (found.plugins.empty()) return;
-  for (const std::string& path : context.settings_of("fabric_libraries")) read(path, found.beside, false);
+  for (const std::string& path : context.settings_of("fabric_libraries"))
+    read(path, found.beside, false);
   if (found.beside.empty()) return;
-  for (const std::string& path : context.settings_of("fallback_libraries")) read(path, found.beside, true);
+  for (const std::string& path : context.settings_of("fallback_libraries"))
+    read(path, found.beside, true);
 }
 
 /// A plugin whose needs the image does not meet is passed over by NCCL, which then talks over TCP.
-[[gnu::cold]] void check_plugins(const HookContext& context, const NodeSettings& found, Edits& edits) {
+[[gnu::cold]] void check_plugins(const HookContext& context, const NodeSettings& found,
+                                 Edits& edits) {
   constexpr char kList[] = "fabric_libraries";
   const bool elsewhere = context.has_bind_mounts || !context.settings_of("mounts").empty();
   const LibraryFit::Choice given = LibraryFit(context, kList, elsewhere, true).choose(found.beside);
@@ -112,20 +127,26 @@ void files_of_job(const HookContext& context, Edits& edits) {
     libraries.back().fallback = false;  // it is there
   }
   const LibraryFit::Choice choice = LibraryFit(context, kList, elsewhere).choose(libraries);
-  const bool is_for_all = StepSize::of(context).is_several() && LibrariesInside(context, edits).uses_nccl();
+  const bool is_for_all =
+      StepSize::of(context).is_several() && LibrariesInside(context, edits).uses_nccl();
   for (const auto& [library, misfit] : choice.left_out) {
     if (library >= libraries.data() + found.plugins.size()) continue;  // 99-fabric says it
-    const std::string text = formatted("NCCL goes on without {}, which {} names: {}", in_quotes(library->source), found.named_in, printable(misfit.text));
+    const std::string text =
+        formatted("NCCL goes on without {}, which {} names: {}", in_quotes(library->source),
+                  found.named_in, printable(misfit.text));
     edits.notes.push_back(text);
     // 99-fabric gives a fallback to its own libraries only.
-    const char* hint = misfit.kind == Misfit::Kind::missing ? " (hint: the site can add it to fabric_libraries)" : hint_for(misfit);
+    const char* hint = misfit.kind == Misfit::Kind::missing
+                           ? " (hint: the site can add it to fabric_libraries)"
+                           : hint_for(misfit);
     if (is_for_all) edits.warnings.push_back(text + hint);
   }
 }
 
 /// The node's file, with all that it names.
 void settings_in(const char* conf, const HookContext& context, Edits& edits, NodeSettings& found) {
-  const UniqueFd file(::open((context.host_root + conf).c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  const UniqueFd file(
+      ::open((context.host_root + conf).c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   const auto text = file ? read_file(file.get(), 1 << 20) : Result<std::string>(std::string());
   if (!file || !text || text->empty()) return;
   edits.mounts.push_back(at_the_same_place(conf));
@@ -133,7 +154,8 @@ void settings_in(const char* conf, const HookContext& context, Edits& edits, Nod
   std::vector<std::string> spaced;
   const auto files = files_named_in(*text, spaced);
   for (const std::string& name : spaced)
-    edits.notes.push_back(formatted("{} has blanks around its =, so NCCL ignores it (hint: NAME=VALUE in {})", name, conf));
+    edits.notes.push_back(formatted(
+        "{} has blanks around its =, so NCCL ignores it (hint: NAME=VALUE in {})", name, conf));
   found.confs[conf] = *text;
   if (found.plugins.empty()) found.named_in = conf;
   read_plugins(context, files.plugins, found);
@@ -160,14 +182,21 @@ Result<Edits> settings_of_the_node(const HookContext& context) {
   return edits;
 }
 
-/// An image with settings of its own keeps those that the node leaves open: one file with both, the node's first.
+/// An image with settings of its own keeps those that the node leaves open: one file with both, the
+/// node's first.
 void add_settings_of_image(const HookContext& context, const NodeSettings& found, Edits& edits) {
   for (MountEdit& mount : edits.mounts) {
     const auto of_node = found.confs.find(mount.target);
-    const auto of_image = of_node == found.confs.end() ? std::nullopt : context.image_file(mount.target.c_str(), 1 << 16);
+    const auto of_image = of_node == found.confs.end()
+                              ? std::nullopt
+                              : context.image_file(mount.target.c_str(), 1 << 16);
     if (!of_image || of_image->empty()) continue;
-    edits.files.push_back({mount.target, formatted("{}\n# Of the image. What is above counts more.\n{}", of_node->second, *of_image)});
-    edits.notes.push_back(formatted("the image's {} is added to it: where both set a variable, the node's counts", mount.target));
+    edits.files.push_back(
+        {mount.target, formatted("{}\n# Of the image. What is above counts more.\n{}",
+                                 of_node->second, *of_image)});
+    edits.notes.push_back(
+        formatted("the image's {} is added to it: where both set a variable, the node's counts",
+                  mount.target));
     mount.target.clear();
   }
 }
@@ -175,8 +204,10 @@ void add_settings_of_image(const HookContext& context, const NodeSettings& found
 Result<void> say_what_is_covered(const HookContext& context, Edits& edits) {
   for (MountEdit& mount : edits.mounts) {
     if (!edits.remembered.contains(kOfJob + mount.target)) continue;
-    const bool of_image = context.open_in_image && context.open_in_image(mount.target.c_str(), O_PATH);
-    edits.notes.push_back(formatted("{}, which the job names, is {}", mount.target, of_image ? "the image's" : "mounted"));
+    const bool of_image =
+        context.open_in_image && context.open_in_image(mount.target.c_str(), O_PATH);
+    edits.notes.push_back(formatted("{}, which the job names, is {}", mount.target,
+                                    of_image ? "the image's" : "mounted"));
     if (of_image) mount.target.clear();
   }
   const auto* found = edits.found_as<NodeSettings>();
@@ -191,13 +222,17 @@ Result<Edits> variables_of_sharp(const HookContext& context) {
   Edits edits;
   const std::string* network = context.of_job("SLURM_NETWORK");
   const std::string* visible = context.of_job("MELLANOX_VISIBLE_DEVICES");
-  if (network == nullptr || *network != "sharp" || (visible != nullptr && *visible == "none")) return edits;
+  if (network == nullptr || *network != "sharp" || (visible != nullptr && *visible == "none"))
+    return edits;
   auto& variables = edits.environment.defaults;
   variables["SHARP_COLL_LOCK_ON_COMM_INIT"] = "1";
   variables["SHARP_COLL_NUM_COLL_GROUP_RESOURCE_ALLOC_THRESHOLD"] = "0";
   variables["NCCL_COLLNET_ENABLE"] = "1";
-  if (const std::string* nodes = context.of_job("SLURM_STEP_NUM_NODES")) variables["NCCL_SHARP_GROUP_SIZE_THRESH"] = *nodes;
-  edits.notes.push_back("--network=sharp: SHARP_COLL_*, NCCL_COLLNET_ENABLE and NCCL_SHARP_GROUP_SIZE_THRESH are set");
+  if (const std::string* nodes = context.of_job("SLURM_STEP_NUM_NODES"))
+    variables["NCCL_SHARP_GROUP_SIZE_THRESH"] = *nodes;
+  edits.notes.push_back(
+      "--network=sharp: SHARP_COLL_*, NCCL_COLLNET_ENABLE and NCCL_SHARP_GROUP_SIZE_THRESH are "
+      "set");
   return edits;
 }
 
@@ -209,7 +244,9 @@ const Hook nccl_hook{.name = "50-nccl",
                      .prepare = settings_of_the_node,
                      .create = say_what_is_covered};
 
-const Hook sharp_hook{
-    .name = "50-sharp", .says = "SHARP for jobs with --network=sharp", .when = fabric_is_on, .task = variables_of_sharp};
+const Hook sharp_hook{.name = "50-sharp",
+                      .says = "SHARP for jobs with --network=sharp",
+                      .when = fabric_is_on,
+                      .task = variables_of_sharp};
 
 }  // namespace spc

@@ -20,7 +20,8 @@ std::vector<std::string> entries_of(const std::string& directory) {
   for (DirectoryReader entries(directory); entries.next();) {
     if (!entries.name().starts_with('.')) names.emplace_back(entries.name());
   }
-  std::sort(names.begin(), names.end(), [](const auto& a, const auto& b) { return compare_versions(a, b) < 0; });
+  std::sort(names.begin(), names.end(),
+            [](const auto& a, const auto& b) { return compare_versions(a, b) < 0; });
   return names;
 }
 
@@ -115,22 +116,23 @@ void add_slingshot(const std::string& root, std::vector<FabricDevice>& devices) 
 
 std::string verbs_provider(const std::string& module, const std::string& name) {
   // rdma-core, providers/*: the PCI devices that they match, by the kernel's modules for these.
-  constexpr std::array<std::pair<std::string_view, std::string_view>, 16> kOfModules{{{"mlx5_core", "mlx5"},
-                                                                                      {"mlx4_core", "mlx4"},
-                                                                                      {"bnxt_en", "bnxt_re"},
-                                                                                      {"ice", "irdma"},
-                                                                                      {"i40e", "irdma"},
-                                                                                      {"idpf", "irdma"},
-                                                                                      {"efa", "efa"},
-                                                                                      {"hns3", "hns"},
-                                                                                      {"hns_roce_hw_v2", "hns"},
-                                                                                      {"erdma", "erdma"},
-                                                                                      {"hfi1", "hfi1verbs"},
-                                                                                      {"cxgb4", "cxgb4"},
-                                                                                      {"qede", "qedr"},
-                                                                                      {"vmw_pvrdma", "vmw_pvrdma"},
-                                                                                      {"mana", "mana"},
-                                                                                      {"ib_qib", "ipathverbs"}}};
+  constexpr std::array<std::pair<std::string_view, std::string_view>, 16> kOfModules{
+      {{"mlx5_core", "mlx5"},
+       {"mlx4_core", "mlx4"},
+       {"bnxt_en", "bnxt_re"},
+       {"ice", "irdma"},
+       {"i40e", "irdma"},
+       {"idpf", "irdma"},
+       {"efa", "efa"},
+       {"hns3", "hns"},
+       {"hns_roce_hw_v2", "hns"},
+       {"erdma", "erdma"},
+       {"hfi1", "hfi1verbs"},
+       {"cxgb4", "cxgb4"},
+       {"qede", "qedr"},
+       {"vmw_pvrdma", "vmw_pvrdma"},
+       {"mana", "mana"},
+       {"ib_qib", "ipathverbs"}}};
   for (const auto& [of_module, provider] : kOfModules) {
     if (module == of_module) return std::string(provider);
   }

@@ -16,11 +16,13 @@ namespace spc {
 namespace {
 
 constexpr std::uint32_t kFirstPort = 61000;
-constexpr std::uint32_t kPorts = 4536;      ///< to 65535
-constexpr std::uint32_t kStepApart = 1009;  ///< has no divisor in common with kPorts: steps go through all of them
+constexpr std::uint32_t kPorts = 4536;  ///< to 65535
+constexpr std::uint32_t kStepApart =
+    1009;  ///< has no divisor in common with kPorts: steps go through all of them
 constexpr std::uint32_t kJaxApart = kPorts / 2;
 
-/// What Slurm says about a task of a step. In a heterogeneous step, Slurm speaks of all components together and of the leader's job.
+/// What Slurm says about a task of a step. In a heterogeneous step, Slurm speaks of all components
+/// together and of the leader's job.
 struct TaskOfStep {
   std::uint32_t job = 0, step = 0;
   std::uint32_t tasks = 0, rank = 0;
@@ -37,7 +39,8 @@ struct TaskOfStep {
     const auto node = context.job_number("SLURM_NODEID");
     const auto local_rank = context.job_number("SLURM_LOCALID");
     const std::string* nodes = context.of_job("SLURM_STEP_NODELIST");
-    if (!job || !step || !tasks || !rank || !node || !local_rank || nodes == nullptr) return std::nullopt;
+    if (!job || !step || !tasks || !rank || !node || !local_rank || nodes == nullptr)
+      return std::nullopt;
     auto first = spc::first_host(*nodes);
     if (!first) return std::nullopt;
     TaskOfStep task{.job = *job,
@@ -74,7 +77,8 @@ std::map<std::string, std::string> variables_of(const TaskOfStep& task) {
 
 /// The ports that the kernel gives to whoever asks for any; empty if it does not say.
 std::string why_not_safe(const HookContext& context, std::uint32_t port) {
-  const UniqueFd file(::open((context.host_root + "/proc/sys/net/ipv4/ip_local_port_range").c_str(), O_RDONLY | O_CLOEXEC));
+  const UniqueFd file(::open((context.host_root + "/proc/sys/net/ipv4/ip_local_port_range").c_str(),
+                             O_RDONLY | O_CLOEXEC));
   const auto text = file ? read_file(file.get(), 256) : Result<std::string>(std::string());
   if (!text) return {};
   char* end = nullptr;
@@ -106,17 +110,19 @@ void look_at_port(const HookContext& context, const TaskOfStep& task, Edits& edi
   }
 }
 
-/// Slurm has bound one GPU to each task, which a program that takes the GPU of its LOCAL_RANK does not find. The first task for
-/// which that is so tells it.
+/// Slurm has bound one GPU to each task, which a program that takes the GPU of its LOCAL_RANK does
+/// not find. The first task for which that is so tells it.
 void look_at_binding(const HookContext& context, const TaskOfStep& task, Edits& edits) {
   if (task.node != 0 || task.local_rank != 1) return;
   for (const char* name : {"CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES"}) {
     const std::string* visible = context.of_job(name);
     if (visible == nullptr || visible->empty() || visible->find(',') != std::string::npos) continue;
-    edits.warnings.push_back(formatted(
-        "each task sees one GPU ({}={}), but LOCAL_RANK counts the tasks of the node: a program that uses the GPU of its LOCAL_RANK"
-        " fails with \"invalid device ordinal\" (hint: let all tasks see all GPUs: --gpus-per-node, or --gpu-bind=none)",
-        name, *visible));
+    edits.warnings.push_back(
+        formatted("each task sees one GPU ({}={}), but LOCAL_RANK counts the tasks of the node: a "
+                  "program that uses the GPU of its LOCAL_RANK"
+                  " fails with \"invalid device ordinal\" (hint: let all tasks see all GPUs: "
+                  "--gpus-per-node, or --gpu-bind=none)",
+                  name, *visible));
     return;
   }
 }
@@ -134,13 +140,17 @@ Result<Edits> variables_of_task(const HookContext& context) {
     // A program of another kind may count on all its CPUs.
     if (torch && task->local_tasks > 1) {
       const std::string* cpus = context.of_job("SLURM_CPUS_PER_TASK");
-      edits.environment.defaults["OMP_NUM_THREADS"] = cpus != nullptr && decimal(*cpus) ? *cpus : "1";
+      edits.environment.defaults["OMP_NUM_THREADS"] =
+          cpus != nullptr && decimal(*cpus) ? *cpus : "1";
     }
   }
-  // As pyxis does it: in such images whatever the job says. Not for one task: a rank without a world is half of a start.
+  // As pyxis does it: in such images whatever the job says. Not for one task: a rank without a
+  // world is half of a start.
   if (torch && task && task->tasks > 1) {
-    if (const std::string* rank = context.of_job("SLURM_PROCID")) edits.environment.set["RANK"] = *rank;
-    if (const std::string* rank = context.of_job("SLURM_LOCALID")) edits.environment.set["LOCAL_RANK"] = *rank;
+    if (const std::string* rank = context.of_job("SLURM_PROCID"))
+      edits.environment.set["RANK"] = *rank;
+    if (const std::string* rank = context.of_job("SLURM_LOCALID"))
+      edits.environment.set["LOCAL_RANK"] = *rank;
   }
   return edits;
 }

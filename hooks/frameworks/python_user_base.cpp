@@ -10,7 +10,8 @@
 namespace spc {
 namespace {
 
-/// Whether what is written there is there in the next step: a file system of its own, and not one in memory.
+/// Whether what is written there is there in the next step: a file system of its own, and not one
+/// in memory.
 bool persists(const HookContext& context, const std::string& directory) {
   if (!context.open_in_image) return false;
   const UniqueFd there = context.open_in_image(directory.c_str(), O_RDONLY | O_DIRECTORY);
@@ -18,7 +19,8 @@ bool persists(const HookContext& context, const std::string& directory) {
   struct stat of_there {
   }, of_root{};
   struct statfs kind {};
-  if (!there || !root || ::fstat(there.get(), &of_there) != 0 || ::fstat(root.get(), &of_root) != 0) return false;
+  if (!there || !root || ::fstat(there.get(), &of_there) != 0 || ::fstat(root.get(), &of_root) != 0)
+    return false;
   if (of_there.st_dev == of_root.st_dev || ::fstatfs(there.get(), &kind) != 0) return false;
   return kind.f_type != TMPFS_MAGIC && kind.f_type != RAMFS_MAGIC;
 }
@@ -26,17 +28,19 @@ bool persists(const HookContext& context, const std::string& directory) {
 /// A path that starts from the work directory of the job says nothing without it.
 std::string full_name(const HookContext& context) {
   const std::string* workdir = context.of_job("PWD");
-  return (context.image_name.starts_with('.') && workdir != nullptr ? *workdir + "/" : "") + context.image_name;
+  return (context.image_name.starts_with('.') && workdir != nullptr ? *workdir + "/" : "") +
+         context.image_name;
 }
 
 Result<Edits> base_of_task(const HookContext& context) {
   Edits edits;
   const auto home = context.environment.find("HOME");
-  if (home == context.environment.end() || !home->second.starts_with('/') || context.environment.contains("PYTHONUSERBASE"))
+  if (home == context.environment.end() || !home->second.starts_with('/') ||
+      context.environment.contains("PYTHONUSERBASE"))
     return edits;
   if (!persists(context, home->second)) return edits;
-  const std::string base =
-      home->second + "/.local/share/spank-container/python/" + python_base_name(context.image_digest, full_name(context));
+  const std::string base = home->second + "/.local/share/spank-container/python/" +
+                           python_base_name(context.image_digest, full_name(context));
   edits.environment.defaults["PYTHONUSERBASE"] = base;
   edits.environment.prepend["PATH"] = base + "/bin";
   edits.notes.push_back("pip install --user directory of this image: " + base);

@@ -39,20 +39,23 @@ struct FoundGpus : HostFindings {
   }
 };
 
-/// ROCm counts GPUs, and the partitions of one, as KFD lists them. It lists to a process what its cgroup allows: where that is
-/// not all, they stay in PCI order.
+/// ROCm counts GPUs, and the partitions of one, as KFD lists them. It lists to a process what its
+/// cgroup allows: where that is not all, they stay in PCI order.
 void sort_like_rocm(const NodeFiles& node, std::vector<DriGpu>& gpus) {
   const std::string topology = "/sys/class/kfd/kfd/topology/nodes/";
   std::map<std::string, std::size_t> places;
   for (const std::string& name : node.names(topology)) {
     for (const std::string& line : parts_of(node.text(topology + name + "/properties"), '\n')) {
       constexpr std::string_view kMinor = "drm_render_minor ";
-      if (line.starts_with(kMinor)) places.emplace("/dev/dri/renderD" + line.substr(kMinor.size()), places.size());
+      if (line.starts_with(kMinor))
+        places.emplace("/dev/dri/renderD" + line.substr(kMinor.size()), places.size());
     }
   }
   const auto is_listed = [&](const DriGpu& gpu) { return places.contains(gpu.render_node); };
   if (!std::ranges::all_of(gpus, is_listed)) return;
-  sort_few(gpus, [&](const DriGpu& a, const DriGpu& b) { return places.at(a.render_node) < places.at(b.render_node); });
+  sort_few(gpus, [&](const DriGpu& a, const DriGpu& b) {
+    return places.at(a.render_node) < places.at(b.render_node);
+  });
 }
 
 bool granted_render_node(const HookContext& context) {
@@ -86,7 +89,8 @@ std::vector<DriGpu> accessible_dri_gpus(const HookContext& context, std::string_
 
 std::vector<unsigned> render_minors_of(const std::vector<DriGpu>& gpus) {
   std::vector<unsigned> minors;
-  for (const DriGpu& gpu : gpus) minors.push_back(number_behind("/dev/dri/renderD", gpu.render_node).value_or(0));
+  for (const DriGpu& gpu : gpus)
+    minors.push_back(number_behind("/dev/dri/renderD", gpu.render_node).value_or(0));
   return minors;
 }
 
@@ -105,12 +109,14 @@ FoundGpus find_gpus(const HookContext& context, std::string_view vendor, Edits& 
 
 void add_nodes(const HookContext& context, const DriGpu& gpu, Edits& edits) {
   for (const std::string& node : dri_nodes_of(gpu)) {
-    if (context.may_open(node)) edits.devices.push_back({.path = node, .source = {}, .optional = true});
+    if (context.may_open(node))
+      edits.devices.push_back({.path = node, .source = {}, .optional = true});
   }
 }
 
-// --- AMD: masks nothing. ROCm passes over a GPU that is missing (ENOENT) or that the cgroup denies (EPERM), and fails for all
-// if one cannot be opened for another reason (libhsakmt, topology.c). What is not selected is left out by ROCR_VISIBLE_DEVICES.
+// --- AMD: masks nothing. ROCm passes over a GPU that is missing (ENOENT) or that the cgroup denies
+// (EPERM), and fails for all if one cannot be opened for another reason (libhsakmt, topology.c).
+// What is not selected is left out by ROCR_VISIBLE_DEVICES.
 
 Result<Edits> prepare_amd(const HookContext& context) {
   Edits edits;
@@ -130,7 +136,8 @@ struct AmdSelection {
   std::string missing;  ///< words that name none of them
 };
 
-/// AMD_VISIBLE_DEVICES, of the job or else of the image: all, none, void, or numbers among the step's GPUs.
+/// AMD_VISIBLE_DEVICES, of the job or else of the image: all, none, void, or numbers among the
+/// step's GPUs.
 std::string amd_visible(const HookContext& context) {
   const std::string* visible = context.of_job("AMD_VISIBLE_DEVICES");
   if (visible == nullptr) visible = context.of_image("AMD_VISIBLE_DEVICES");
@@ -140,7 +147,8 @@ std::string amd_visible(const HookContext& context) {
 AmdSelection select_amd(const std::string& visible, const DriGpus& of_step) {
   AmdSelection selected;
   const auto show = [&](const DriGpu* gpu) {
-    if (std::ranges::find(selected.shown, gpu) == selected.shown.end()) selected.shown.push_back(gpu);
+    if (std::ranges::find(selected.shown, gpu) == selected.shown.end())
+      selected.shown.push_back(gpu);
   };
   for (const std::string& word : parts_of(visible)) {
     const auto number = decimal(word);
@@ -163,8 +171,8 @@ Result<void> create_amd(const HookContext& context, Edits& edits) {
   const AmdSelection selected = select_amd(visible, of_step);
   if (!selected.missing.empty()) {
     const std::string why = formatted(
-        "AMD_VISIBLE_DEVICES={} requests {}, which this step does not have; available: {}",
-        visible, selected.missing, names_of(of_step));
+        "AMD_VISIBLE_DEVICES={} requests {}, which this step does not have; available: {}", visible,
+        selected.missing, names_of(of_step));
     if (!selected.shown.empty()) edits.warnings.push_back(why);
     if (selected.shown.empty())
       edits.refusal = why + " (hint: leave it at \"all\": Slurm selects the GPUs of a step)";
@@ -177,9 +185,10 @@ Result<void> create_amd(const HookContext& context, Edits& edits) {
   return {};
 }
 
-/// The numbers of those that are shown, among all that ROCm finds; of `given`, the job's own list, those that are. Nothing: the
-/// list is not one of numbers, or has none of them.
-std::optional<std::string> rocr_list(const FoundGpus& found, const DriGpus& shown, const std::string* given) {
+/// The numbers of those that are shown, among all that ROCm finds; of `given`, the job's own list,
+/// those that are. Nothing: the list is not one of numbers, or has none of them.
+std::optional<std::string> rocr_list(const FoundGpus& found, const DriGpus& shown,
+                                     const std::string* given) {
   const auto is_shown = [&](std::size_t number) {
     return std::ranges::find(shown, &found.accessible[number].gpu) != shown.end();
   };
@@ -201,7 +210,8 @@ std::optional<std::string> rocr_list(const FoundGpus& found, const DriGpus& show
   return shown.empty() ? std::optional<std::string>("-1") : std::nullopt;
 }
 
-/// Inside, /sys is the node's. Where all GPUs that can be opened are the step's there is nothing to look at it for.
+/// Inside, /sys is the node's. Where all GPUs that can be opened are the step's there is nothing to
+/// look at it for.
 Result<Edits> task_amd(const HookContext& context) {
   Edits edits;
   const std::string visible = amd_visible(context);
@@ -213,10 +223,12 @@ Result<Edits> task_amd(const HookContext& context) {
   const DriGpus shown = select_amd(visible, found.of_step()).shown;
   if (given == nullptr && shown.size() == found.accessible.size()) return edits;
   const auto list = rocr_list(found, shown, given);
-  if (list && (given == nullptr || *list != *given)) edits.environment.set["ROCR_VISIBLE_DEVICES"] = *list;
+  if (list && (given == nullptr || *list != *given))
+    edits.environment.set["ROCR_VISIBLE_DEVICES"] = *list;
   if (!list) {
     edits.warnings.push_back(formatted(
-        "AMD_VISIBLE_DEVICES={} has no effect: ROCR_VISIBLE_DEVICES={} selects no such GPU", visible, *given));
+        "AMD_VISIBLE_DEVICES={} has no effect: ROCR_VISIBLE_DEVICES={} selects no such GPU",
+        visible, *given));
   }
   return edits;
 }
@@ -253,7 +265,8 @@ Result<void> create_intel(const HookContext& context, Edits& edits) {
 Result<Edits> task_intel(const HookContext& context) {
   Edits edits;
   if (!allocated_of(context, SIZE_MAX)) return edits;
-  renumber_variables(context, render_minors_of(accessible_dri_gpus(context, kIntel)), {"ZE_AFFINITY_MASK"}, edits);
+  renumber_variables(context, render_minors_of(accessible_dri_gpus(context, kIntel)),
+                     {"ZE_AFFINITY_MASK"}, edits);
   return edits;
 }
 

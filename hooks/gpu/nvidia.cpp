@@ -66,9 +66,11 @@ bool has_nvidia_hardware(const NodeFiles& node) {
 }
 
 /// A node that keeps the step from all GPUs, and the errno of opening it; nothing if there is none.
-std::optional<std::pair<std::string, int>> closed_node(const HookContext& context, const NodeFiles& node) {
+std::optional<std::pair<std::string, int>> closed_node(const HookContext& context,
+                                                       const NodeFiles& node) {
   const auto refuses = [&](const std::string& path) {
-    const bool opens = ::faccessat(AT_FDCWD, (context.host_root + path).c_str(), R_OK | W_OK, AT_EACCESS) == 0;
+    const bool opens =
+        ::faccessat(AT_FDCWD, (context.host_root + path).c_str(), R_OK | W_OK, AT_EACCESS) == 0;
     return opens ? 0 : errno;
   };
   std::vector<std::string> paths{"/dev/nvidiactl"};
@@ -82,17 +84,22 @@ std::optional<std::pair<std::string, int>> closed_node(const HookContext& contex
   return std::nullopt;
 }
 
-/// Why the step can open none of the GPUs that Slurm has allocated to it; empty on a node without NVIDIA GPUs.
+/// Why the step can open none of the GPUs that Slurm has allocated to it; empty on a node without
+/// NVIDIA GPUs.
 std::string why_none_opens(const HookContext& context) {
   const NodeFiles node(context.host_root);
   const auto closed = closed_node(context, node);
   if (!closed || !has_nvidia_hardware(node)) return {};
   const auto& [path, error] = *closed;
-  const char* hint = "the NVIDIA driver is not loaded: on the node, as root: nvidia-modprobe -u -c0";
-  if (error == EACCES) hint = "the user must be in its group, or the driver's option NVreg_DeviceFileMode be 0666";
+  const char* hint =
+      "the NVIDIA driver is not loaded: on the node, as root: nvidia-modprobe -u -c0";
+  if (error == EACCES)
+    hint = "the user must be in its group, or the driver's option NVreg_DeviceFileMode be 0666";
   if (error == EPERM) hint = "gres.conf must name the device files that this node has";
-  return formatted("Slurm allocated the GPUs {}, but none can be opened: {} (hint: {}; scontainer doctor says more)",
-                   *list_of_slurm(context), Error::from_errno(error, path).message(), hint);
+  return formatted(
+      "Slurm allocated the GPUs {}, but none can be opened: {} (hint: {}; scontainer doctor says "
+      "more)",
+      *list_of_slurm(context), Error::from_errno(error, path).message(), hint);
 }
 
 bool when(const HookContext& context) {
@@ -109,7 +116,8 @@ Result<Edits> prepare_nvidia(const HookContext& context) {
   if (context.granted_devices && granted_nvidia_gpus(context) == 0) {
     Edits edits;
     if (step_has_gpus(context)) return edits;  // of another vendor
-    if (std::string why = why_none_opens(context); !why.empty()) edits.warnings.push_back(std::move(why));
+    if (std::string why = why_none_opens(context); !why.empty())
+      edits.warnings.push_back(std::move(why));
     return edits;
   }
   if (!NodeFiles(context.host_root).exists("/dev/nvidiactl")) return Edits();
@@ -144,22 +152,29 @@ bool has_musl_only(const HookContext& context) {
   return !loaders.empty() && std::ranges::none_of(loaders, is_glibc);
 }
 
-/// What CUDA needs besides the driver's files: whose libcuda it is to be, and the node of unified memory.
-void prepare_cuda(const HookContext& context, const NvidiaNode& node, std::uint32_t uses, Edits& edits) {
+/// What CUDA needs besides the driver's files: whose libcuda it is to be, and the node of unified
+/// memory.
+void prepare_cuda(const HookContext& context, const NvidiaNode& node, std::uint32_t uses,
+                  Edits& edits) {
   CudaCompat compat;
   if ((uses & for_compute) != 0) {
     auto accessible = node.driver.gpus;
-    std::erase_if(accessible, [&](const NvidiaGpu& gpu) { return !node.accessible.contains(gpu.node); });
-    compat = cuda_compat_of_image(context, node.driver.version, why_no_cuda_compat(context, accessible));
-    if (!compat.directory.empty()) edits.library_directories.push_back({.path = compat.directory, .before = true});
+    std::erase_if(accessible,
+                  [&](const NvidiaGpu& gpu) { return !node.accessible.contains(gpu.node); });
+    compat =
+        cuda_compat_of_image(context, node.driver.version, why_no_cuda_compat(context, accessible));
+    if (!compat.directory.empty())
+      edits.library_directories.push_back({.path = compat.directory, .before = true});
     if (!compat.reason.empty()) edits.notes.push_back(compat.reason);
     if (!node.accessible.contains("/dev/nvidia-uvm")) {
       edits.warnings.emplace_back(
-          "no /dev/nvidia-uvm, which CUDA needs (hint: on the node, as root: nvidia-modprobe -u -c0)");
+          "no /dev/nvidia-uvm, which CUDA needs (hint: on the node, as root: nvidia-modprobe -u "
+          "-c0)");
     }
     if (node.has_mps && (context.own_ipc || context.own_pid)) {
       edits.warnings.emplace_back(
-          "the node's MPS daemon may refuse programs in IPC or PID namespaces of their own, with CUDA error 805"
+          "the node's MPS daemon may refuse programs in IPC or PID namespaces of their own, with "
+          "CUDA error 805"
           " (hint: leave out --container-unshare)");
     }
   }
@@ -180,9 +195,10 @@ Result<void> create_nvidia(const HookContext& context, Edits& edits) {
     edits.warnings.clear();
     const std::string* void_of_job = context.of_job("NVIDIA_VISIBLE_DEVICES");
     if (void_of_job != nullptr && slurm_gave_gpus(context)) {
-      edits.warnings.push_back(formatted(
-          "Slurm allocated the GPUs {}, but the job has NVIDIA_VISIBLE_DEVICES={}: none is injected (hint: unset it)",
-          *list_of_slurm(context), void_of_job->empty() ? "\"\"" : *void_of_job));
+      edits.warnings.push_back(
+          formatted("Slurm allocated the GPUs {}, but the job has NVIDIA_VISIBLE_DEVICES={}: none "
+                    "is injected (hint: unset it)",
+                    *list_of_slurm(context), void_of_job->empty() ? "\"\"" : *void_of_job));
     }
     return {};
   }
@@ -191,7 +207,9 @@ Result<void> create_nvidia(const HookContext& context, Edits& edits) {
   }
   place_files(context, node->offers, choice.uses, edits);
   if (has_musl_only(context))
-    edits.notes.emplace_back("the image has musl: neither the driver's libraries nor nvidia-smi run with it, they need glibc");
+    edits.notes.emplace_back(
+        "the image has musl: neither the driver's libraries nor nvidia-smi run with it, they need "
+        "glibc");
   if (node->driver.versions_agree()) prepare_cuda(context, *node, choice.uses, edits);
   return {};
 }

@@ -99,7 +99,8 @@ void select(const Gpus& gpus, const std::string& word, Selection& selected) {
   if (part != nullptr) selected.parts.insert(part);
 }
 
-/// Of a GPU of which parts were selected, the others' nodes are denied; instances of one GPU instance share its node.
+/// Of a GPU of which parts were selected, the others' nodes are denied; instances of one GPU
+/// instance share its node.
 void deny_other_parts(const NvidiaGpu& gpu, const std::set<const NvidiaMig*>& parts,
                       const std::set<std::string>& accessible, std::vector<std::string>& denied) {
   const auto is_part = [&](const NvidiaMig& mig) { return parts.contains(&mig); };
@@ -180,8 +181,10 @@ Gpus those_at(const Gpus& gpus, const std::set<std::size_t>& indices) {
   return chosen;
 }
 
-/// Of a list of UUIDs in CUDA_VISIBLE_DEVICES, as Slurm 25.11 can set it: `count` of these, or it is none of the step's.
-std::optional<std::set<std::size_t>> allocated_by_uuid(const HookContext& context, const Gpus& accessible, std::size_t count) {
+/// Of a list of UUIDs in CUDA_VISIBLE_DEVICES, as Slurm 25.11 can set it: `count` of these, or it
+/// is none of the step's.
+std::optional<std::set<std::size_t>> allocated_by_uuid(const HookContext& context,
+                                                       const Gpus& accessible, std::size_t count) {
   const std::string* visible = context.of_job("CUDA_VISIBLE_DEVICES");
   std::set<std::size_t> indices;
   for (const std::string& word : parts_of(visible == nullptr ? "" : *visible)) {
@@ -197,7 +200,8 @@ GpuAllocation allocation_of(const HookContext& context, const Gpus& accessible) 
   if (has_mig_parts(context)) return {};
   const auto numbers = allocated_of(context, accessible.size());
   if (!numbers) return {};
-  if (auto by_uuid = allocated_by_uuid(context, accessible, numbers->size())) return {.gpus = std::move(by_uuid), .doubt = {}};
+  if (auto by_uuid = allocated_by_uuid(context, accessible, numbers->size()))
+    return {.gpus = std::move(by_uuid), .doubt = {}};
   std::vector<unsigned> minors;
   for (const NvidiaGpu* gpu : accessible) minors.push_back(gpu->minor);
   return allocated_among(context, minors);
@@ -224,9 +228,12 @@ void judge(const Selection& selected, const std::string& asks, const Gpus& of_st
     if (selected.gpus.empty()) {
       const auto is_unknown = [](const NvidiaGpu* gpu) { return gpu->uuid.empty(); };
       const auto is_uuid = [](const std::string& word) { return word.starts_with("GPU-"); };
-      const bool may_be_there = std::ranges::any_of(selected.not_found, is_uuid) && std::ranges::any_of(of_step, is_unknown);
-      choice.refusal = why + (may_be_there ? " (hint: UUIDs are unknown before the first use: run nvidia-persistenced on the node)"
-                                           : " (hint: leave it at \"all\": Slurm selects the GPUs of a step)");
+      const bool may_be_there = std::ranges::any_of(selected.not_found, is_uuid) &&
+                                std::ranges::any_of(of_step, is_unknown);
+      choice.refusal =
+          why + (may_be_there ? " (hint: UUIDs are unknown before the first use: run "
+                                "nvidia-persistenced on the node)"
+                              : " (hint: leave it at \"all\": Slurm selects the GPUs of a step)");
       return;
     }
     choice.warnings.push_back(why);

@@ -17,8 +17,8 @@ struct NvidiaChoice {
   std::string refusal;
 };
 
-/// From the option, NVIDIA_VISIBLE_DEVICES and NVIDIA_DRIVER_CAPABILITIES of the job or else of the image, and Slurm's
-/// allocation; never more than the step's cgroup allows.
+/// From the option, NVIDIA_VISIBLE_DEVICES and NVIDIA_DRIVER_CAPABILITIES of the job or else of the
+/// image, and Slurm's allocation; never more than the step's cgroup allows.
 NvidiaChoice choose_nvidia(const HookContext& context, const NvidiaNode& node);
 
 /// Nodes that choose_nvidia may mask.

@@ -61,9 +61,12 @@ void add_links(const NvidiaLibrary& library, const std::string& directory, Edits
   const auto link = [&](const std::string& name, const std::string& target) {
     edits.symlinks.push_back({directory + "/" + name, target});
   };
-  // Programs that open a library by its name without version find it on the host; libcuda.so they open everywhere.
-  const bool is_opened_plain = library.has_plain_link || stem == "libcuda" || stem == "libnvidia-opticalflow";
-  if (is_opened_plain && !library.soname.empty() && library.soname != stem + ".so") link(stem + ".so", library.soname);
+  // Programs that open a library by its name without version find it on the host; libcuda.so they
+  // open everywhere.
+  const bool is_opened_plain =
+      library.has_plain_link || stem == "libcuda" || stem == "libnvidia-opticalflow";
+  if (is_opened_plain && !library.soname.empty() && library.soname != stem + ".so")
+    link(stem + ".so", library.soname);
   if (stem == "libGLX_nvidia") link("libGLX_indirect.so.0", library.file);
   if (stem == "libnvidia-vulkan-producer") link("libnvidia-vulkan-producer.so", library.file);
   if (stem == "libnvidia-allocator") link("gbm/nvidia-drm_gbm.so", "../libnvidia-allocator.so.1");

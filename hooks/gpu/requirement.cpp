@@ -103,12 +103,14 @@ void check_requirements(const HookContext& context, const NvidiaDriver& driver, 
     const std::string condition = unsatisfied_condition(requirement, facts);
     if (condition.empty()) continue;
     edits.refusal = formatted(
-        "unsatisfied condition: {}, please update your driver to a newer version, or use an earlier cuda container"
+        "unsatisfied condition: {}, please update your driver to a newer version, or use an "
+        "earlier cuda container"
         " (hint: the driver is {}{}; NVIDIA_DISABLE_REQUIRE=1 skips this check)",
         condition.substr(0, 200), driver.version, cuda != 0 ? ", for CUDA " + facts["cuda"] : "");
     return;
   }
-  // Within a major version newer programs run with older drivers, so this is no more than a warning.
+  // Within a major version newer programs run with older drivers, so this is no more than a
+  // warning.
   const std::string* made_for = context.of_image("CUDA_VERSION");
   if (made_for == nullptr || cuda == 0 || own_libcuda ||
       requirements.contains("NVIDIA_REQUIRE_CUDA"))

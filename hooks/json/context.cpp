@@ -82,8 +82,10 @@ Result<void> read_container(JsonObject& call, HookContext& context) {
 UniqueFd open_below(const std::string& root, const char* path, int flags) {
   const UniqueFd directory(::open(root.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
   if (!directory) return {};
-  const int more = (flags & O_PATH) != 0 ? 0 : O_NONBLOCK;  // the kernel takes no more beside O_PATH
-  return open_resolved(directory.get(), path, flags | more, RESOLVE_IN_ROOT | RESOLVE_NO_MAGICLINKS);
+  const int more =
+      (flags & O_PATH) != 0 ? 0 : O_NONBLOCK;  // the kernel takes no more beside O_PATH
+  return open_resolved(directory.get(), path, flags | more,
+                       RESOLVE_IN_ROOT | RESOLVE_NO_MAGICLINKS);
 }
 
 }  // namespace

@@ -8,12 +8,14 @@
 
 namespace spc {
 
-/// One call of a hook, as a program of its own gets it on standard input: spank-container-hooks(7) has the form.
+/// One call of a hook, as a program of its own gets it on standard input: spank-container-hooks(7)
+/// has the form.
 struct HookCall {
   std::string stage;  ///< prepare, create, task, start, stop
   HookContext context;
   Edits prepared;  ///< in create: what the hook said in prepare
-  /// In create and task: where the image's files can be seen; empty: they cannot. context.open_in_image reads there.
+  /// In create and task: where the image's files can be seen; empty: they cannot.
+  /// context.open_in_image reads there.
   std::string image_root;
 };
 

@@ -36,12 +36,14 @@ std::vector<unsigned> library_version(std::string_view file_name) {
 
 std::string linker_name(std::string_view soname) {
   const auto extension = soname.rfind(".so");
-  return std::string(extension == std::string_view::npos ? soname : soname.substr(0, extension + 3));
+  return std::string(extension == std::string_view::npos ? soname
+                                                         : soname.substr(0, extension + 3));
 }
 
 std::string version_text(const std::vector<unsigned>& version) {
   std::string text;
-  for (const unsigned part : version) text.append(text.empty() ? "" : ".").append(std::to_string(part));
+  for (const unsigned part : version)
+    text.append(text.empty() ? "" : ".").append(std::to_string(part));
   return text;
 }
 
@@ -50,8 +52,10 @@ AbiLevel abi_level_of(std::string_view word) {
   return word == "strict" ? AbiLevel::strict : AbiLevel::full;
 }
 
-AbiFit abi_fit(const std::vector<unsigned>& host, const std::vector<unsigned>& image, AbiLevel level) {
-  if (host.empty() || image.empty()) return level == AbiLevel::strict && host != image ? AbiFit::no : AbiFit::fits;
+AbiFit abi_fit(const std::vector<unsigned>& host, const std::vector<unsigned>& image,
+               AbiLevel level) {
+  if (host.empty() || image.empty())
+    return level == AbiLevel::strict && host != image ? AbiFit::no : AbiFit::fits;
   if (host[0] != image[0]) return AbiFit::no;
   if (level == AbiLevel::strict) return host == image ? AbiFit::fits : AbiFit::no;
   if (host.size() < 2 || image.size() < 2 || host[1] >= image[1]) return AbiFit::fits;
@@ -60,7 +64,8 @@ AbiFit abi_fit(const std::vector<unsigned>& host, const std::vector<unsigned>& i
 
 std::string HostLibrary::file_name() const { return source.substr(source.rfind('/') + 1); }
 
-Result<HostLibrary> HostLibrary::read(const std::string& host_root, const std::string& path, std::string_view prefix) {
+Result<HostLibrary> HostLibrary::read(const std::string& host_root, const std::string& path,
+                                      std::string_view prefix) {
   const std::string at = host_root + path;
   char resolved[PATH_MAX];
   if (::realpath(at.c_str(), resolved) == nullptr)
@@ -73,11 +78,13 @@ Result<HostLibrary> HostLibrary::read(const std::string& host_root, const std::s
   auto elf =
       SPC_TRY_DURING(formatted("library {} of the node", in_quotes(path)), read_elf(file.get()));
   if (elf.type != ET_DYN || !elf.interpreter.empty())
-    return Error(ErrorKind::invalid, in_quotes(path) + " of the node is not a shared library").hint(kHint);
+    return Error(ErrorKind::invalid, in_quotes(path) + " of the node is not a shared library")
+        .hint(kHint);
   HostLibrary library;
   library.source = resolved;
   char root[PATH_MAX];
-  if (!host_root.empty() && ::realpath(host_root.c_str(), root) != nullptr && library.source.starts_with(root)) {
+  if (!host_root.empty() && ::realpath(host_root.c_str(), root) != nullptr &&
+      library.source.starts_with(root)) {
     library.source.erase(0, std::string_view(root).size());
   }
   library.named = !elf.soname.empty();
@@ -132,12 +139,13 @@ HostLibrary HostLibrary::parse(std::string_view text) {
 std::string clash_of(const std::vector<HostLibrary>& libraries) {
   for (auto one = libraries.begin(); one != libraries.end(); ++one) {
     const auto other = std::find_if(libraries.begin(), one, [&](const HostLibrary& before) {
-      return before.soname == one->soname && before.machine == one->machine && before.fallback == one->fallback &&
-             before.source != one->source;
+      return before.soname == one->soname && before.machine == one->machine &&
+             before.fallback == one->fallback && before.source != one->source;
     });
     if (other != one)
-      return formatted("{} and {} are both {}, and a program loads one only (hint: name one of them)", in_quotes(other->source),
-                       in_quotes(one->source), one->soname);
+      return formatted(
+          "{} and {} are both {}, and a program loads one only (hint: name one of them)",
+          in_quotes(other->source), in_quotes(one->source), one->soname);
   }
   return {};
 }

@@ -23,11 +23,13 @@ enum class AbiLevel { major, full, strict };
 AbiLevel abi_level_of(std::string_view word);
 
 enum class AbiFit { fits, older, no };  ///< older: the same ABI with fewer functions
-/// Whether a library of version `host` can replace one of version `image`. Numbers missing in a file name that only
-/// full and strict compare satisfy full, but not strict.
-AbiFit abi_fit(const std::vector<unsigned>& host, const std::vector<unsigned>& image, AbiLevel level);
+/// Whether a library of version `host` can replace one of version `image`. Numbers missing in a
+/// file name that only full and strict compare satisfy full, but not strict.
+AbiFit abi_fit(const std::vector<unsigned>& host, const std::vector<unsigned>& image,
+               AbiLevel level);
 
-/// A library of the node, as read there: in the container, its file is not visible before it is mounted.
+/// A library of the node, as read there: in the container, its file is not visible before it is
+/// mounted.
 struct HostLibrary {
   std::string source;  ///< on the host, not a link
   std::string soname;  ///< of one without: its file name, which the loader takes then
@@ -43,16 +45,20 @@ struct HostLibrary {
 
   [[nodiscard]] std::string file_name() const;
 
-  /// Follows links; `host_root` is the prefix of the path and not in `source`. `prefix`: of the functions that are wanted.
-  [[gnu::cold]] static Result<HostLibrary> read(const std::string& host_root, const std::string& path, std::string_view prefix = {});
+  /// Follows links; `host_root` is the prefix of the path and not in `source`. `prefix`: of the
+  /// functions that are wanted.
+  [[gnu::cold]] static Result<HostLibrary> read(const std::string& host_root,
+                                                const std::string& path,
+                                                std::string_view prefix = {});
 
   /// For Edits::remembered: lines.
   [[nodiscard, gnu::cold]] std::string serialize() const;
   [[gnu::cold]] static HostLibrary parse(std::string_view text);
 };
 
-/// Why two of these libraries cannot be given together: they are different files of one soname, of which a program can have one
-/// only. Empty: there are no such two. A fallback gives way to a library that is none.
+/// Why two of these libraries cannot be given together: they are different files of one soname, of
+/// which a program can have one only. Empty: there are no such two. A fallback gives way to a
+/// library that is none.
 [[gnu::cold]] std::string clash_of(const std::vector<HostLibrary>& libraries);
 
 }  // namespace spc

@@ -7,8 +7,8 @@
 #include <algorithm>
 #include <climits>
 
-#include "hooks/loader/loader.hpp"
 #include "hooks/libraries/host_library.hpp"
+#include "hooks/loader/loader.hpp"
 #include "hooks/text.hpp"
 
 namespace spc {
@@ -26,8 +26,10 @@ std::vector<std::string> directories_in(const std::string& list) {
 
 }  // namespace
 
-ImageLibraries::ImageLibraries(const HookContext& context) : context_(context), loaders_(loaders_of_image(context)) {
-  if (const std::string* path = context.of_image("LD_LIBRARY_PATH")) directories_ = directories_in(*path);
+ImageLibraries::ImageLibraries(const HookContext& context)
+    : context_(context), loaders_(loaders_of_image(context)) {
+  if (const std::string* path = context.of_image("LD_LIBRARY_PATH"))
+    directories_ = directories_in(*path);
   for (const std::string& directory : directories_)
     std::ranges::move(libraries_in(context, directory), std::back_inserter(in_directories_));
   const UniqueFd file = context.open_in_image("/etc/ld.so.cache", O_RDONLY);
@@ -35,24 +37,29 @@ ImageLibraries::ImageLibraries(const HookContext& context) : context_(context), 
   auto cache = LdCache::read(file.get());
   if (!cache) return;
   // A container that is started again still has what its last start gave it.
-  cache->remove_if([](const LdCache::Entry& entry) { return entry.path.starts_with(kNodeLibraries); });
+  cache->remove_if(
+      [](const LdCache::Entry& entry) { return entry.path.starts_with(kNodeLibraries); });
   cache_ = *std::move(cache);
 }
 
 bool ImageLibraries::has_loader(std::uint16_t machine) const {
   return loaders_.empty() ||
-         std::any_of(loaders_.begin(), loaders_.end(), [&](const ImageLoader& loader) { return loader.machine == machine; });
+         std::any_of(loaders_.begin(), loaders_.end(),
+                     [&](const ImageLoader& loader) { return loader.machine == machine; });
 }
 
-std::vector<ImageLibrary> ImageLibraries::by_linker_name(std::string_view name, std::uint16_t machine) const {
+std::vector<ImageLibrary> ImageLibraries::by_linker_name(std::string_view name,
+                                                         std::uint16_t machine) const {
   std::map<std::string, std::string> paths;
   for (const ImageLibrary& library : in_directories_) {
-    if (library.machine == machine && linker_name(library.soname) == name) paths.emplace(library.soname, library.path);
+    if (library.machine == machine && linker_name(library.soname) == name)
+      paths.emplace(library.soname, library.path);
   }
   const auto flags = cache_flags_of(machine);
   if (cache_ && flags) {
     for (const LdCache::Entry& entry : cache_->entries()) {
-      if (entry.flags == *flags && entry.soname.starts_with(name) && linker_name(entry.soname) == name) {
+      if (entry.flags == *flags && entry.soname.starts_with(name) &&
+          linker_name(entry.soname) == name) {
         paths.emplace(entry.soname, entry.path);
       }
     }
@@ -60,7 +67,8 @@ std::vector<ImageLibrary> ImageLibraries::by_linker_name(std::string_view name, 
   // The loader looks there, too, for what the cache does not know.
   for (const std::string& directory : default_library_directories(machine)) {
     for (const ImageLibrary& library : libraries_in(context_, directory, name)) {
-      if (library.machine == machine && linker_name(library.soname) == name) paths.emplace(library.soname, library.path);
+      if (library.machine == machine && linker_name(library.soname) == name)
+        paths.emplace(library.soname, library.path);
     }
   }
   // A soname without a number is the linker's own file or a module, and no promise of an ABI.
@@ -79,12 +87,15 @@ std::optional<ElfFile> ImageLibraries::read(const std::string& path, std::uint16
   return elf && elf->machine == machine ? std::optional(*std::move(elf)) : std::nullopt;
 }
 
-std::optional<ElfFile> ImageLibraries::find(const std::string& soname, std::uint16_t machine) const {
+std::optional<ElfFile> ImageLibraries::find(const std::string& soname,
+                                            std::uint16_t machine) const {
   std::vector<std::string> paths;
   for (const std::string& directory : directories_) paths.push_back(directory + "/" + soname);
   const auto flags = cache_flags_of(machine);
-  if (const auto* entry = cache_ && flags ? cache_->find(soname, *flags) : nullptr) paths.emplace_back(entry->path);
-  for (const std::string& directory : default_library_directories(machine)) paths.push_back(directory + "/" + soname);
+  if (const auto* entry = cache_ && flags ? cache_->find(soname, *flags) : nullptr)
+    paths.emplace_back(entry->path);
+  for (const std::string& directory : default_library_directories(machine))
+    paths.push_back(directory + "/" + soname);
   for (const std::string& path : paths) {
     if (auto elf = read(path, machine)) return elf;
   }
@@ -97,7 +108,8 @@ const ElfFile* ImageLibraries::library(const std::string& soname, std::uint16_t 
   return found->second ? &*found->second : nullptr;
 }
 
-std::set<std::string> ImageLibraries::functions(const std::string& path, std::string_view prefix) const {
+std::set<std::string> ImageLibraries::functions(const std::string& path,
+                                                std::string_view prefix) const {
   const UniqueFd file = context_.open_in_image(path.c_str(), O_RDONLY);
   return file ? exported_functions(file.get(), prefix) : std::set<std::string>();
 }
@@ -107,7 +119,8 @@ std::string ImageLibraries::libc(std::uint16_t machine) {
     const std::string version = highest_glibc(libc->version_definitions);
     if (!version.empty()) return version;
   }
-  const bool musl = std::any_of(loaders_.begin(), loaders_.end(), [](const ImageLoader& loader) { return loader.musl; });
+  const bool musl = std::any_of(loaders_.begin(), loaders_.end(),
+                                [](const ImageLoader& loader) { return loader.musl; });
   return musl ? "musl" : "another";
 }
 
@@ -121,7 +134,8 @@ std::string ImageLibraries::file_name(const std::string& path) const {
     if (size <= 0) break;
     const std::string next(target, static_cast<std::size_t>(size));
     const auto slash = next.rfind('/');
-    if (slash != std::string::npos) directory = (next[0] == '/' ? "" : directory) + next.substr(0, slash + 1);
+    if (slash != std::string::npos)
+      directory = (next[0] == '/' ? "" : directory) + next.substr(0, slash + 1);
     name = slash == std::string::npos ? next : next.substr(slash + 1);
   }
   return name;

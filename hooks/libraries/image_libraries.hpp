@@ -15,20 +15,24 @@
 
 namespace spc {
 
-/// The libraries of an image as its loader finds them: in the image's LD_LIBRARY_PATH, by the cache, in the standard
-/// directories. A program's own RPATH is not known. In `create` only.
+/// The libraries of an image as its loader finds them: in the image's LD_LIBRARY_PATH, by the
+/// cache, in the standard directories. A program's own RPATH is not known. In `create` only.
 class ImageLibraries {
  public:
   explicit ImageLibraries(const HookContext& context);
 
-  /// Whether programs of this architecture can be loaded; true for an image whose loader is in an unknown place.
+  /// Whether programs of this architecture can be loaded; true for an image whose loader is in an
+  /// unknown place.
   [[nodiscard]] bool has_loader(std::uint16_t machine) const;
   /// Those with this linker name, one per soname.
-  [[nodiscard]] std::vector<ImageLibrary> by_linker_name(std::string_view name, std::uint16_t machine) const;
-  /// The library's ELF data; null if the image has none of this soname. Valid as long as this object.
+  [[nodiscard]] std::vector<ImageLibrary> by_linker_name(std::string_view name,
+                                                         std::uint16_t machine) const;
+  /// The library's ELF data; null if the image has none of this soname. Valid as long as this
+  /// object.
   const ElfFile* library(const std::string& soname, std::uint16_t machine);
   /// The functions with this prefix that the library in this file exports.
-  [[nodiscard]] std::set<std::string> functions(const std::string& path, std::string_view prefix) const;
+  [[nodiscard]] std::set<std::string> functions(const std::string& path,
+                                                std::string_view prefix) const;
   /// 2.36, or a description; for messages.
   std::string libc(std::uint16_t machine);
   /// The last name in a chain of links: libmpi.so.12 -> libmpi.so.12.1.8.

@@ -12,19 +12,25 @@
 namespace spc {
 namespace {
 
-constexpr std::size_t kMostBytes = 1 << 20;       ///< of any part that is read at once
-constexpr std::size_t kMostVersions = 64 << 10;   ///< bytes of a table of versions; that of libstdc++ has four thousand
+constexpr std::size_t kMostBytes = 1 << 20;  ///< of any part that is read at once
+constexpr std::size_t kMostVersions =
+    64 << 10;  ///< bytes of a table of versions; that of libstdc++ has four thousand
 constexpr std::size_t kMostProgramHeaders = 256;  ///< real files have about ten
 constexpr std::size_t kMostNames = 4096;          ///< NEEDED, versions, notes
 
-Error damaged(const char* what) { return {ErrorKind::invalid, std::string("read an ELF file: ") + what}; }
+Error damaged(const char* what) {
+  return {ErrorKind::invalid, std::string("read an ELF file: ") + what};
+}
 
 /// The part of the file, or nothing if the file does not have it or it is larger than what is sane.
 std::optional<std::string> part_of(int fd, std::uint64_t offset, std::uint64_t size) {
-  if (size > kMostBytes || offset > static_cast<std::uint64_t>(std::numeric_limits<off_t>::max()) - size) return std::nullopt;
+  if (size > kMostBytes ||
+      offset > static_cast<std::uint64_t>(std::numeric_limits<off_t>::max()) - size)
+    return std::nullopt;
   std::string bytes(size, '\0');
   for (std::size_t done = 0; done < size;) {
-    const ssize_t got = ::pread(fd, bytes.data() + done, size - done, static_cast<off_t>(offset + done));
+    const ssize_t got =
+        ::pread(fd, bytes.data() + done, size - done, static_cast<off_t>(offset + done));
     if (got < 0 && errno == EINTR) continue;
     if (got <= 0) return std::nullopt;
     done += static_cast<std::size_t>(got);
@@ -44,7 +50,8 @@ std::optional<T> value_at(std::string_view bytes, std::size_t offset) {
 std::string text_at(std::string_view table, std::uint64_t offset) {
   if (offset >= table.size()) return {};
   const auto end = table.find('\0', offset);
-  return end == std::string_view::npos ? std::string() : std::string(table.substr(offset, end - offset));
+  return end == std::string_view::npos ? std::string()
+                                       : std::string(table.substr(offset, end - offset));
 }
 
 struct Elf32 {
@@ -68,10 +75,15 @@ class ElfReader {
   /// After read(): the functions with this prefix among the symbols that it defines.
   [[nodiscard]] std::set<std::string> functions(std::string_view prefix) const {
     std::set<std::string> found;
-    const std::string names = bytes_at(tables_.strings, std::min<std::uint64_t>(tables_.strings_size, kMostBytes));
-    const std::string symbols = bytes_at(tables_.symbols, std::min<std::uint64_t>(count_of_symbols() * sizeof(Symbol), kMostBytes));
-    for (std::size_t at = 0; const auto symbol = value_at<Symbol>(symbols, at); at += sizeof(Symbol)) {
-      if (symbol->st_shndx == SHN_UNDEF || ELF64_ST_BIND(symbol->st_info) == STB_LOCAL || ELF64_ST_TYPE(symbol->st_info) != STT_FUNC) continue;
+    const std::string names =
+        bytes_at(tables_.strings, std::min<std::uint64_t>(tables_.strings_size, kMostBytes));
+    const std::string symbols = bytes_at(
+        tables_.symbols, std::min<std::uint64_t>(count_of_symbols() * sizeof(Symbol), kMostBytes));
+    for (std::size_t at = 0; const auto symbol = value_at<Symbol>(symbols, at);
+         at += sizeof(Symbol)) {
+      if (symbol->st_shndx == SHN_UNDEF || ELF64_ST_BIND(symbol->st_info) == STB_LOCAL ||
+          ELF64_ST_TYPE(symbol->st_info) != STT_FUNC)
+        continue;
       std::string name = text_at(names, symbol->st_name);
       if (name.starts_with(prefix)) found.insert(std::move(name));
     }
@@ -89,8 +101,10 @@ class ElfReader {
     for (const auto& segment : segments_) {
       if (depth_ == Depth::name) break;
       if (segment.p_type == PT_INTERP)
-        file_.interpreter = text_at(part_of(fd_, segment.p_offset, segment.p_filesz).value_or(""), 0);
-      if (segment.p_type == PT_NOTE) read_notes(part_of(fd_, segment.p_offset, segment.p_filesz).value_or(""));
+        file_.interpreter =
+            text_at(part_of(fd_, segment.p_offset, segment.p_filesz).value_or(""), 0);
+      if (segment.p_type == PT_NOTE)
+        read_notes(part_of(fd_, segment.p_offset, segment.p_filesz).value_or(""));
     }
     for (const auto& segment : segments_) {
       if (segment.p_type == PT_DYNAMIC) SPC_TRY(read_dynamic(segment));
@@ -109,10 +123,13 @@ class ElfReader {
     const std::uint64_t buckets = value_at<std::uint32_t>(header, 0).value_or(0);
     const std::uint64_t first = value_at<std::uint32_t>(header, 4).value_or(0);
     const std::uint64_t bloom = value_at<std::uint32_t>(header, 8).value_or(0);
-    const std::uint64_t chains_at = tables_.gnu_hash + 16 + bloom * sizeof(std::uint64_t) + buckets * 4;
-    const std::string table = bytes_at(chains_at - buckets * 4, std::min<std::uint64_t>(buckets * 4, kMostBytes));
+    const std::uint64_t chains_at =
+        tables_.gnu_hash + 16 + bloom * sizeof(std::uint64_t) + buckets * 4;
+    const std::string table =
+        bytes_at(chains_at - buckets * 4, std::min<std::uint64_t>(buckets * 4, kMostBytes));
     std::uint64_t last = 0;
-    for (std::size_t at = 0; const auto begins = value_at<std::uint32_t>(table, at); at += 4) last = std::max<std::uint64_t>(last, *begins);
+    for (std::size_t at = 0; const auto begins = value_at<std::uint32_t>(table, at); at += 4)
+      last = std::max<std::uint64_t>(last, *begins);
     if (last < first || last == 0) return 0;
     const std::string chains = bytes_at(chains_at, kMostBytes);
     while (const auto hash = value_at<std::uint32_t>(chains, (last - first) * 4)) {
@@ -124,20 +141,24 @@ class ElfReader {
 
   Result<void> read_segments(const typename Class::Header& header) {
     if (header.e_phnum == 0) return {};
-    if (header.e_phentsize != sizeof(Segment) || header.e_phnum > kMostProgramHeaders) return damaged("invalid program headers");
+    if (header.e_phentsize != sizeof(Segment) || header.e_phnum > kMostProgramHeaders)
+      return damaged("invalid program headers");
     const auto table = part_of(fd_, header.e_phoff, header.e_phnum * sizeof(Segment));
     if (!table) return damaged("truncated program headers");
-    for (std::size_t i = 0; i < header.e_phnum; ++i) segments_.push_back(*value_at<Segment>(*table, i * sizeof(Segment)));
+    for (std::size_t i = 0; i < header.e_phnum; ++i)
+      segments_.push_back(*value_at<Segment>(*table, i * sizeof(Segment)));
     return {};
   }
 
   /// Where in the file is what will be at this address, and how many bytes are there from it on.
-  [[nodiscard]] std::optional<std::pair<std::uint64_t, std::uint64_t>> place_of(std::uint64_t address) const {
+  [[nodiscard]] std::optional<std::pair<std::uint64_t, std::uint64_t>> place_of(
+      std::uint64_t address) const {
     for (const auto& segment : segments_) {
       if (segment.p_type != PT_LOAD || address < segment.p_vaddr) continue;
       const std::uint64_t inside = address - segment.p_vaddr;
       if (inside < segment.p_filesz)
-        return std::pair<std::uint64_t, std::uint64_t>(segment.p_offset + inside, segment.p_filesz - inside);
+        return std::pair<std::uint64_t, std::uint64_t>(segment.p_offset + inside,
+                                                       segment.p_filesz - inside);
     }
     return std::nullopt;
   }
@@ -179,11 +200,14 @@ class ElfReader {
     }
     tables_.strings = strings;
     tables_.strings_size = strings_size;
-    // Programs that use much C++ have string tables of many mebibytes: only what is asked for is read.
+    // Programs that use much C++ have string tables of many mebibytes: only what is asked for is
+    // read.
     const auto text = [&](std::uint64_t offset) {
       return offset == 0 || offset >= strings_size
                  ? std::string()
-                 : text_at(bytes_at(strings + offset, std::min<std::uint64_t>(strings_size - offset, 4096)), 0);
+                 : text_at(bytes_at(strings + offset,
+                                    std::min<std::uint64_t>(strings_size - offset, 4096)),
+                           0);
     };
     file_.soname = text(soname);
     if (depth_ == Depth::name) return {};
@@ -191,7 +215,8 @@ class ElfReader {
     file_.runpath = text(runpath);
     for (const std::uint64_t offset : needed) file_.needed.push_back(text(offset));
     if (needs != 0) read_needs(bytes_at(needs, kMostVersions), needs_count, text);
-    if (definitions != 0) read_definitions(bytes_at(definitions, kMostVersions), definitions_count, text);
+    if (definitions != 0)
+      read_definitions(bytes_at(definitions, kMostVersions), definitions_count, text);
     return {};
   }
 
@@ -223,7 +248,8 @@ class ElfReader {
       const auto definition = value_at<Elf64_Verdef>(table, at);
       if (!definition) return;
       const auto name = value_at<Elf64_Verdaux>(table, at + definition->vd_aux);
-      if (name && (definition->vd_flags & VER_FLG_BASE) == 0) file_.version_definitions.insert(text(name->vda_name));
+      if (name && (definition->vd_flags & VER_FLG_BASE) == 0)
+        file_.version_definitions.insert(text(name->vda_name));
       if (definition->vd_next == 0) return;
       at += definition->vd_next;
     }
@@ -238,10 +264,12 @@ class ElfReader {
       // Both are padded to four bytes.
       const std::uint64_t name = (std::uint64_t{header->n_namesz} + 3) & ~std::uint64_t{3};
       const std::uint64_t description = (std::uint64_t{header->n_descsz} + 3) & ~std::uint64_t{3};
-      if (name > bytes.size() || header->n_descsz > bytes.size() - name || header->n_descsz > kLongest) return;
+      if (name > bytes.size() || header->n_descsz > bytes.size() - name ||
+          header->n_descsz > kLongest)
+        return;
       const auto name_size = header->n_namesz == 0 ? 0 : header->n_namesz - 1;  // with its NUL
-      file_.notes.push_back(
-          {std::string(bytes.substr(0, name_size)), header->n_type, std::string(bytes.substr(name, header->n_descsz))});
+      file_.notes.push_back({std::string(bytes.substr(0, name_size)), header->n_type,
+                             std::string(bytes.substr(name, header->n_descsz))});
       bytes.remove_prefix(std::min<std::uint64_t>(name + description, bytes.size()));
     }
   }
@@ -251,13 +279,16 @@ class ElfReader {
   ElfFile file_;
   std::vector<Segment> segments_;
   struct Tables {
-    std::uint64_t strings = 0, strings_size = 0, symbols = 0, hash = 0, gnu_hash = 0;  ///< addresses
+    std::uint64_t strings = 0, strings_size = 0, symbols = 0, hash = 0,
+                  gnu_hash = 0;  ///< addresses
   } tables_;
 };
 
-constexpr unsigned char kOwnOrder = __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__ ? ELFDATA2LSB : ELFDATA2MSB;
+constexpr unsigned char kOwnOrder =
+    __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__ ? ELFDATA2LSB : ELFDATA2MSB;
 
-/// What begins every ELF file of this byte order, up to e_machine, which lies at the same place in both classes.
+/// What begins every ELF file of this byte order, up to e_machine, which lies at the same place in
+/// both classes.
 std::optional<Elf32_Ehdr> beginning_of(int fd) {
   const auto bytes = part_of(fd, 0, offsetof(Elf32_Ehdr, e_version));
   if (!bytes || !bytes->starts_with(ELFMAG)) return std::nullopt;
@@ -361,7 +392,9 @@ std::string highest_glibc(const std::set<std::string>& versions) {
   constexpr std::string_view kPrefix = "GLIBC_";
   std::string highest;
   for (std::string_view version : versions) {
-    if (!version.starts_with(kPrefix) || version.size() == kPrefix.size() || !is_digit(version[kPrefix.size()])) continue;
+    if (!version.starts_with(kPrefix) || version.size() == kPrefix.size() ||
+        !is_digit(version[kPrefix.size()]))
+      continue;
     version.remove_prefix(kPrefix.size());
     if (highest.empty() || compare_versions(version, highest) > 0) highest = version;
   }

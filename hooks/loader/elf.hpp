@@ -19,8 +19,8 @@ struct ElfNote {
   std::string description;  ///< bytes
 };
 
-/// The parts of an ELF file that the loader reads: program headers and dynamic section. Sections are ignored,
-/// since a stripped file need not have them.
+/// The parts of an ELF file that the loader reads: program headers and dynamic section. Sections
+/// are ignored, since a stripped file need not have them.
 struct ElfFile {
   std::uint16_t machine = 0;  ///< EM_X86_64, EM_AARCH64, EM_386, ...
   std::uint16_t type = 0;     ///< ET_DYN for libraries and most programs
@@ -31,15 +31,18 @@ struct ElfFile {
   std::vector<std::string> needed;  ///< sonames, in file order
   /// Symbol versions it needs from each library, such as GLIBC_2.34 of libc.so.6.
   std::map<std::string, std::set<std::string>> version_needs;
-  std::set<std::string> version_definitions;  ///< defined by the library itself, without the one that is just its name
+  std::set<std::string> version_definitions;  ///< defined by the library itself, without the one
+                                              ///< that is just its name
   std::vector<ElfNote> notes;
 };
 
 /// Reads an untrusted ELF file of this byte order: in parts of at most 1 MiB, with every
-/// offset checked. A file that is not ELF, or is damaged, is ErrorKind::invalid; the caller owns the descriptor.
+/// offset checked. A file that is not ELF, or is damaged, is ErrorKind::invalid; the caller owns
+/// the descriptor.
 Result<ElfFile> read_elf(int fd);
 
-/// The names of the functions with this prefix that a library of 64 bits exports; empty for what is none.
+/// The names of the functions with this prefix that a library of 64 bits exports; empty for what is
+/// none.
 [[gnu::cold]] std::set<std::string> exported_functions(int fd, std::string_view prefix);
 
 /// The soname of a library; empty if it is not a library or has none.
@@ -54,7 +57,8 @@ std::string machine_name(std::uint16_t machine);
 
 /// Compares 2.9 with 2.34, 550.54.15 with 535: digit runs numerically. <0, 0, >0.
 int compare_versions(std::string_view a, std::string_view b);
-/// The highest GLIBC_x.y of these without its prefix, empty if none: for definitions, the release of a C library.
+/// The highest GLIBC_x.y of these without its prefix, empty if none: for definitions, the release
+/// of a C library.
 std::string highest_glibc(const std::set<std::string>& versions);
 
 }  // namespace spc

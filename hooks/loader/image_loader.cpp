@@ -15,7 +15,8 @@
 namespace spc {
 namespace {
 
-/// Where programs look for their loader: psABIs for glibc, ldso/dynlink.c and the compiler's specs for musl.
+/// Where programs look for their loader: psABIs for glibc, ldso/dynlink.c and the compiler's specs
+/// for musl.
 struct KnownLoader {
   std::uint16_t machine;
   const char* glibc;
@@ -23,11 +24,14 @@ struct KnownLoader {
   const char* musl_path;
 };
 constexpr std::array<KnownLoader, 5> kKnownLoaders{{
-    {EM_X86_64, "/lib64/ld-linux-x86-64.so.2", "/lib/ld-musl-x86_64.so.1", "/etc/ld-musl-x86_64.path"},
-    {EM_AARCH64, "/lib/ld-linux-aarch64.so.1", "/lib/ld-musl-aarch64.so.1", "/etc/ld-musl-aarch64.path"},
+    {EM_X86_64, "/lib64/ld-linux-x86-64.so.2", "/lib/ld-musl-x86_64.so.1",
+     "/etc/ld-musl-x86_64.path"},
+    {EM_AARCH64, "/lib/ld-linux-aarch64.so.1", "/lib/ld-musl-aarch64.so.1",
+     "/etc/ld-musl-aarch64.path"},
     {EM_386, "/lib/ld-linux.so.2", "/lib/ld-musl-i386.so.1", "/etc/ld-musl-i386.path"},
     {EM_ARM, "/lib/ld-linux-armhf.so.3", "/lib/ld-musl-armhf.so.1", "/etc/ld-musl-armhf.path"},
-    {EM_PPC64, "/lib64/ld64.so.2", "/lib/ld-musl-powerpc64le.so.1", "/etc/ld-musl-powerpc64le.path"},
+    {EM_PPC64, "/lib64/ld64.so.2", "/lib/ld-musl-powerpc64le.so.1",
+     "/etc/ld-musl-powerpc64le.path"},
 }};
 
 constexpr std::size_t kMostDirectoryNames = 4096;
@@ -35,10 +39,12 @@ constexpr std::size_t kMostDirectoryNames = 4096;
 UniqueFd regular_file(const HookContext& context, const std::string& path) {
   UniqueFd file = context.open_in_image(path.c_str(), O_RDONLY);
   struct stat status {};
-  return file && ::fstat(file.get(), &status) == 0 && S_ISREG(status.st_mode) ? std::move(file) : UniqueFd();
+  return file && ::fstat(file.get(), &status) == 0 && S_ISREG(status.st_mode) ? std::move(file)
+                                                                              : UniqueFd();
 }
 
-std::set<std::string> names_in(const HookContext& context, const std::string& directory, std::string_view prefix) {
+std::set<std::string> names_in(const HookContext& context, const std::string& directory,
+                               std::string_view prefix) {
   std::set<std::string> names;
   DirectoryReader entries(context.open_in_image(directory.c_str(), O_RDONLY | O_DIRECTORY));
   for (std::size_t i = 0; i < kMostDirectoryNames && entries.next(); ++i) {
@@ -69,15 +75,20 @@ std::vector<ImageLoader> loaders_of_image(const HookContext& context) {
 
 const std::vector<std::string>& default_library_directories(std::uint16_t machine) {
   static const std::map<std::uint16_t, std::vector<std::string>> directories{
-      {EM_X86_64, {"/lib/x86_64-linux-gnu", "/usr/lib/x86_64-linux-gnu", "/lib64", "/usr/lib64", "/lib", "/usr/lib"}},
-      {EM_AARCH64, {"/lib/aarch64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/lib64", "/usr/lib64", "/lib", "/usr/lib"}},
+      {EM_X86_64,
+       {"/lib/x86_64-linux-gnu", "/usr/lib/x86_64-linux-gnu", "/lib64", "/usr/lib64", "/lib",
+        "/usr/lib"}},
+      {EM_AARCH64,
+       {"/lib/aarch64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/lib64", "/usr/lib64", "/lib",
+        "/usr/lib"}},
       {EM_386, {"/lib/i386-linux-gnu", "/usr/lib/i386-linux-gnu", "/lib", "/usr/lib"}}};
   static const std::vector<std::string> otherwise{"/lib", "/usr/lib"};
   const auto found = directories.find(machine);
   return found == directories.end() ? otherwise : found->second;
 }
 
-std::vector<ImageLibrary> libraries_in(const HookContext& context, const std::string& directory, std::string_view prefix) {
+std::vector<ImageLibrary> libraries_in(const HookContext& context, const std::string& directory,
+                                       std::string_view prefix) {
   std::map<std::pair<std::uint16_t, std::string>, std::string> found;
   for (const std::string& name : names_in(context, directory, prefix)) {
     const UniqueFd file = regular_file(context, directory + "/" + name);
@@ -86,10 +97,13 @@ std::vector<ImageLibrary> libraries_in(const HookContext& context, const std::st
     if (!elf || elf->type != ET_DYN) continue;
     std::string& path = found[{elf->machine, elf->soname.empty() ? name : elf->soname}];
     // The name that is the soname is for the loader to use; else the newest.
-    if (path.empty() || name == elf->soname || (path != elf->soname && compare_versions(name, path) > 0)) path = name;
+    if (path.empty() || name == elf->soname ||
+        (path != elf->soname && compare_versions(name, path) > 0))
+      path = name;
   }
   std::vector<ImageLibrary> libraries;
-  for (const auto& [key, name] : found) libraries.push_back({key.second, directory + "/" + name, key.first});
+  for (const auto& [key, name] : found)
+    libraries.push_back({key.second, directory + "/" + name, key.first});
   return libraries;
 }
 

@@ -17,7 +17,8 @@ struct ImageLoader {
   std::string musl_path;  ///< /etc/ld-musl-x86_64.path
 };
 
-/// The loaders in the image at the standard paths. Empty without a C library, or with one elsewhere.
+/// The loaders in the image at the standard paths. Empty without a C library, or with one
+/// elsewhere.
 std::vector<ImageLoader> loaders_of_image(const HookContext& context);
 
 /// The architecture of an ELF file of the image; 0 if it is not one or missing.
@@ -32,8 +33,9 @@ struct ImageLibrary {
   std::uint16_t machine = 0;
 };
 
-/// The libraries in a directory of the image, as listed by ldconfig; links are followed in the container. At most the first
-/// 4096 names are read, and of them those that start with `prefix`.
-std::vector<ImageLibrary> libraries_in(const HookContext& context, const std::string& directory, std::string_view prefix = {});
+/// The libraries in a directory of the image, as listed by ldconfig; links are followed in the
+/// container. At most the first 4096 names are read, and of them those that start with `prefix`.
+std::vector<ImageLibrary> libraries_in(const HookContext& context, const std::string& directory,
+                                       std::string_view prefix = {});
 
 }  // namespace spc

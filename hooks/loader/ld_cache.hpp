@@ -14,12 +14,14 @@
 
 namespace spc {
 
-/// The table with which glibc's loader finds a library by soname: /etc/ld.so.cache (glibc: sysdeps/generic/dl-cache.h).
-/// An image's file can contain anything, so there are limits; a file beyond them is not a cache.
+/// The table with which glibc's loader finds a library by soname: /etc/ld.so.cache (glibc:
+/// sysdeps/generic/dl-cache.h). An image's file can contain anything, so there are limits; a file
+/// beyond them is not a cache.
 ///
-/// The format understood by all releases since 2.2: a header of 48 bytes, `glibc-ld.so.cache1.1`, then entries of 24 bytes
-/// in descending order of sonames, then strings, and since 2.33 extensions. Releases before 2.32 wrote another table, from
-/// the time of libc5, before it; that one is skipped and not written.
+/// The format understood by all releases since 2.2: a header of 48 bytes, `glibc-ld.so.cache1.1`,
+/// then entries of 24 bytes in descending order of sonames, then strings, and since 2.33
+/// extensions. Releases before 2.32 wrote another table, from the time of libc5, before it; that
+/// one is skipped and not written.
 class LdCache {
  public:
   struct Entry {
@@ -31,10 +33,12 @@ class LdCache {
 
   LdCache() = default;
   static Result<LdCache> parse(std::string bytes);
-  /// From an untrusted file: one that is not a regular file is ErrorKind::invalid. The caller owns the descriptor.
+  /// From an untrusted file: one that is not a regular file is ErrorKind::invalid. The caller owns
+  /// the descriptor.
   static Result<LdCache> read(int fd);
 
-  /// The file's entries in order, without removed ones: descending; the first of equal sonames wins.
+  /// The file's entries in order, without removed ones: descending; the first of equal sonames
+  /// wins.
   [[nodiscard]] const std::vector<Entry>& entries() const { return entries_; }
   /// Those of a soname, in the loader's order.
   [[nodiscard]] std::span<const Entry> of_soname(std::string_view soname) const;

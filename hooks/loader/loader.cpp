@@ -19,10 +19,13 @@ constexpr char kLast[] = "/usr/lib/spank-container/last";
 // ldconfig reads them in the order of their names, and of equal sonames keeps the first.
 constexpr char kFirstConfiguration[] = "/etc/ld.so.conf.d/00-spank-container.conf";
 constexpr char kLastConfiguration[] = "/etc/ld.so.conf.d/zz-spank-container.conf";
-constexpr char kAdded[] = "/usr/lib/spank-container/added";  ///< what a start has added, a path a line
+constexpr char kAdded[] =
+    "/usr/lib/spank-container/added";  ///< what a start has added, a path a line
 
 std::string name_of(const std::string& path) { return path.substr(path.rfind('/') + 1); }
-std::string beside(const std::string& path, const std::string& name) { return path.substr(0, path.rfind('/') + 1) + name; }
+std::string beside(const std::string& path, const std::string& name) {
+  return path.substr(0, path.rfind('/') + 1) + name;
+}
 
 /// A library and where its soname is found.
 struct Wanted {
@@ -35,7 +38,8 @@ struct Wanted {
 std::set<std::string, std::less<>> added_earlier(const HookContext& context) {
   std::set<std::string, std::less<>> paths;
   const auto text = context.image_file(kAdded);
-  for (std::string_view rest = text ? std::string_view(*text) : std::string_view(); !rest.empty();) {
+  for (std::string_view rest = text ? std::string_view(*text) : std::string_view();
+       !rest.empty();) {
     const std::string_view line = rest.substr(0, rest.find('\n'));
     rest.remove_prefix(std::min(line.size() + 1, rest.size()));
     paths.emplace(line);
@@ -46,7 +50,10 @@ std::set<std::string, std::less<>> added_earlier(const HookContext& context) {
 class Plan {
  public:
   Plan(const HookContext& context, const std::vector<LibraryDirectoryEdit>& directories)
-      : context_(context), loaders_(loaders_of_image(context)), directories_(directories), earlier_(added_earlier(context)) {}
+      : context_(context),
+        loaders_(loaders_of_image(context)),
+        directories_(directories),
+        earlier_(added_earlier(context)) {}
 
   Result<Edits> make(const std::vector<LibraryEdit>& libraries) {
     read_cache();
@@ -62,18 +69,21 @@ class Plan {
     if (loaders_.empty()) set_variable();
     if (!loaders_.empty()) remember();
     if (foreign_ > 0) {
-      edits_.notes.push_back(std::to_string(foreign_) + " libraries are skipped: the image's loader is for another architecture");
+      edits_.notes.push_back(
+          std::to_string(foreign_) +
+          " libraries are skipped: the image's loader is for another architecture");
     }
     return std::move(edits_);
   }
 
  private:
   [[nodiscard]] bool has(bool ImageLoader::*kind) const {
-    return std::any_of(loaders_.begin(), loaders_.end(), [&](const ImageLoader& loader) { return loader.*kind; });
+    return std::any_of(loaders_.begin(), loaders_.end(),
+                       [&](const ImageLoader& loader) { return loader.*kind; });
   }
   [[nodiscard]] const ImageLoader* loader_for(std::uint16_t machine) const {
-    const auto found =
-        std::find_if(loaders_.begin(), loaders_.end(), [&](const auto& loader) { return loader.machine == machine; });
+    const auto found = std::find_if(loaders_.begin(), loaders_.end(),
+                                    [&](const auto& loader) { return loader.machine == machine; });
     return found == loaders_.end() ? nullptr : &*found;
   }
 
@@ -100,7 +110,8 @@ class Plan {
 
   void add_directory(const LibraryDirectoryEdit& directory) {
     for (const ImageLibrary& library : libraries_in(context_, directory.path)) {
-      if (loader_for(library.machine) != nullptr) add_to_cache({library.soname, library.path, library.machine, directory.before});
+      if (loader_for(library.machine) != nullptr)
+        add_to_cache({library.soname, library.path, library.machine, directory.before});
     }
   }
 
@@ -120,20 +131,23 @@ class Plan {
     add_to_cache({edit.soname, link, machine, edit.before});
   }
 
-  /// ldconfig puts what is for newer processors before everything else: there shall be one of ours, too. Before ldconfig has run
-  /// again, our entry is first in any case.
+  /// ldconfig puts what is for newer processors before everything else: there shall be one of ours,
+  /// too. Before ldconfig has run again, our entry is first in any case.
   void outdo_variants(const LibraryEdit& edit, std::uint16_t machine) {
     for (const LdCache::Entry& entry : cache_.of_soname(edit.soname)) {
       const std::string name(cache_.hwcap_of(entry));
-      if (name.empty() || name[0] == '.' || name.find('/') != std::string::npos || entry.flags != cache_flags_of(machine))
+      if (name.empty() || name[0] == '.' || name.find('/') != std::string::npos ||
+          entry.flags != cache_flags_of(machine))
         continue;
-      edits_.symlinks.push_back({std::string(kFirst) + "/glibc-hwcaps/" + name + "/" + edit.soname, edit.path});
+      edits_.symlinks.push_back(
+          {std::string(kFirst) + "/glibc-hwcaps/" + name + "/" + edit.soname, edit.path});
     }
   }
 
   /// Also where the cache does not say so: the loader looks into some directories after it.
   [[nodiscard]] bool image_has(const std::string& soname, std::uint16_t machine) const {
-    if (const auto flags = cache_flags_of(machine); flags && cache_.find(soname, *flags) != nullptr) return true;
+    if (const auto flags = cache_flags_of(machine); flags && cache_.find(soname, *flags) != nullptr)
+      return true;
     const auto& directories = default_library_directories(machine);
     return std::any_of(directories.begin(), directories.end(), [&](const std::string& directory) {
       return machine_in_image(context_, directory + "/" + soname) == machine;
@@ -168,7 +182,8 @@ class Plan {
     edits_.files.push_back({kCache, cache_.serialize()});
   }
 
-  /// Directories that end in a line or a colon. An empty or missing file is not the same: without it musl has a list of its own.
+  /// Directories that end in a line or a colon. An empty or missing file is not the same: without
+  /// it musl has a list of its own.
   void write_musl_path(const ImageLoader& loader) {
     std::string image = "/lib:/usr/local/lib:/usr/lib";
     if (auto text = context_.image_file(loader.musl_path.c_str(), 64 << 10)) {
@@ -181,7 +196,8 @@ class Plan {
       }
     }
     for (const auto& directory : directories_) {
-      if ((":" + image + ":").find(":" + directory.path + ":") == std::string::npos) added_.push_back(directory.path);
+      if ((":" + image + ":").find(":" + directory.path + ":") == std::string::npos)
+        added_.push_back(directory.path);
     }
     edits_.files.push_back({loader.musl_path, list_with_ours(image) + "\n"});
   }
@@ -189,7 +205,9 @@ class Plan {
   /// `directories` with those of ours before and behind them.
   [[nodiscard]] std::string list_with_ours(const std::string& directories) const {
     std::string list;
-    const auto add = [&](const std::string& directory) { list.append(list.empty() ? "" : ":").append(directory); };
+    const auto add = [&](const std::string& directory) {
+      list.append(list.empty() ? "" : ":").append(directory);
+    };
     for (const auto& directory : directories_) {
       if (directory.before) add(directory.path);
     }
@@ -221,12 +239,13 @@ class Plan {
   void write_configuration() {
     std::string first = "# Libraries of the node, updated at each start of the container.\n";
     std::string last = first;
-    for (const auto& directory : directories_) (directory.before ? first : last).append(directory.path) += '\n';
+    for (const auto& directory : directories_)
+      (directory.before ? first : last).append(directory.path) += '\n';
     if (has_first_) first.append(kFirst) += '\n';
     if (has_last_) last.append(kLast) += '\n';
     edits_.files.push_back({kFirstConfiguration, std::move(first)});
-    const bool says_something =
-        has_last_ || std::any_of(directories_.begin(), directories_.end(), [](const auto& d) { return !d.before; });
+    const bool says_something = has_last_ || std::any_of(directories_.begin(), directories_.end(),
+                                                         [](const auto& d) { return !d.before; });
     if (says_something || context_.open_in_image(kLastConfiguration, O_PATH)) {
       edits_.files.push_back({kLastConfiguration, std::move(last)});
     }
@@ -248,7 +267,8 @@ class Plan {
 Result<Edits> loader_edits(const HookContext& context, const std::vector<LibraryEdit>& libraries,
                            const std::vector<LibraryDirectoryEdit>& directories) {
   if (!context.open_in_image) return Edits();
-  if (libraries.empty() && directories.empty() && !context.open_in_image(kAdded, O_PATH)) return Edits();
+  if (libraries.empty() && directories.empty() && !context.open_in_image(kAdded, O_PATH))
+    return Edits();
   return Plan(context, directories).make(libraries);
 }
 

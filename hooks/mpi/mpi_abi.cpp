@@ -8,24 +8,27 @@
 
 #include "base/format.hpp"
 #include "base/text.hpp"
-#include "hooks/loader/elf.hpp"
-#include "hooks/loader/image_loader.hpp"
 #include "hooks/libraries/host_library.hpp"
 #include "hooks/libraries/library_fit.hpp"
+#include "hooks/loader/elf.hpp"
+#include "hooks/loader/image_loader.hpp"
 #include "hooks/mpi/mpi_places.hpp"
 
 namespace spc {
 namespace {
 
 constexpr char kMpiDirectory[] = "/usr/lib/spank-container/mpi/";
-constexpr char kMpiFallbacks[] = "/usr/lib/spank-container/mpi/fallback/";  ///< not for LD_LIBRARY_PATH
-constexpr char kRemembered[] = "library ";  ///< before the number of one
+constexpr char kMpiFallbacks[] =
+    "/usr/lib/spank-container/mpi/fallback/";  ///< not for LD_LIBRARY_PATH
+constexpr char kRemembered[] = "library ";     ///< before the number of one
 constexpr char kImagesOwn[] = "--container-mpi=image keeps the image's MPI";
 
 /// Debian and Ubuntu call the libraries of MPICH by other names, which their programs then need.
 std::string other_name_of(std::string_view linker_name) {
   constexpr std::array<std::pair<std::string_view, std::string_view>, 3> kNames{
-      {{"libmpi.so", "libmpich.so"}, {"libmpifort.so", "libmpichfort.so"}, {"libmpicxx.so", "libmpichcxx.so"}}};
+      {{"libmpi.so", "libmpich.so"},
+       {"libmpifort.so", "libmpichfort.so"},
+       {"libmpicxx.so", "libmpichcxx.so"}}};
   for (const auto& [everywhere, debian] : kNames) {
     if (linker_name == everywhere) return std::string(debian);
     if (linker_name == debian) return std::string(everywhere);
@@ -56,14 +59,19 @@ MountEdit mount_of(std::string_view text) {
   return mount;
 }
 
-std::string place_of(const HostLibrary& library) { return (library.fallback ? kMpiFallbacks : kMpiDirectory) + library.file_name(); }
+std::string place_of(const HostLibrary& library) {
+  return (library.fallback ? kMpiFallbacks : kMpiDirectory) + library.file_name();
+}
 
-/// `ours` and those of 99-fabric, which come into the same container. One that cannot be read is not given; the hook says so.
-[[gnu::cold]] std::string clash_with_fabric(const HookContext& context, std::vector<HostLibrary> ours) {
+/// `ours` and those of 99-fabric, which come into the same container. One that cannot be read is
+/// not given; the hook says so.
+[[gnu::cold]] std::string clash_with_fabric(const HookContext& context,
+                                            std::vector<HostLibrary> ours) {
   if (std::string clash = clash_of(ours); !clash.empty()) return clash;
   if (context.setting("fabric", "auto") == "off") return {};
   for (const std::string& path : context.settings_of("fabric_libraries")) {
-    if (auto library = HostLibrary::read(context.host_root, path)) ours.push_back(*std::move(library));
+    if (auto library = HostLibrary::read(context.host_root, path))
+      ours.push_back(*std::move(library));
   }
   return clash_of(ours);
 }
@@ -80,10 +88,14 @@ std::string place_of(const HostLibrary& library) { return (library.fallback ? kM
     return edits;
   }
   enum class Role { replaces, dependency, fallback };
-  const bool compares_functions = abi_level_of(context.setting("mpi_abi", "full")) == AbiLevel::major;
+  const bool compares_functions =
+      abi_level_of(context.setting("mpi_abi", "full")) == AbiLevel::major;
   const auto add = [&](const std::string& path, Role role) -> Result<void> {
-    auto library = SPC_TRY(HostLibrary::read(context.host_root, path, role == Role::replaces && compares_functions ? "MPI_" : ""));
-    if (!library.named) return Error(ErrorKind::invalid, in_quotes(path) + " of the node is not a shared library: it has no soname");
+    auto library = SPC_TRY(HostLibrary::read(
+        context.host_root, path, role == Role::replaces && compares_functions ? "MPI_" : ""));
+    if (!library.named)
+      return Error(ErrorKind::invalid,
+                   in_quotes(path) + " of the node is not a shared library: it has no soname");
     library.dependency = role == Role::dependency;
     library.fallback = role == Role::fallback;
     all.push_back(library);
@@ -94,10 +106,14 @@ std::string place_of(const HostLibrary& library) { return (library.fallback ? kM
     edits.mounts.push_back({library.source, target});
     return {};
   };
-  for (const std::string& path : libraries) SPC_TRY_DURING("mpi_libraries", add(path, Role::replaces));
-  for (const std::string& path : context.settings_of("mpi_dependencies")) SPC_TRY_DURING("mpi_dependencies", add(path, Role::dependency));
-  for (const std::string& path : context.settings_of("fallback_libraries")) SPC_TRY_DURING("fallback_libraries", add(path, Role::fallback));
-  for (const std::string& text : context.settings_of("mpi_mounts")) edits.mounts.push_back(mount_of(text));
+  for (const std::string& path : libraries)
+    SPC_TRY_DURING("mpi_libraries", add(path, Role::replaces));
+  for (const std::string& path : context.settings_of("mpi_dependencies"))
+    SPC_TRY_DURING("mpi_dependencies", add(path, Role::dependency));
+  for (const std::string& path : context.settings_of("fallback_libraries"))
+    SPC_TRY_DURING("fallback_libraries", add(path, Role::fallback));
+  for (const std::string& text : context.settings_of("mpi_mounts"))
+    edits.mounts.push_back(mount_of(text));
   edits.refusal = clash_with_fabric(context, std::move(all));
   return edits;
 }
@@ -113,9 +129,11 @@ class Judge {
 
   /// Whether the image has an MPI, of whatever ABI.
   [[nodiscard]] bool image_has_mpi() const {
-    return !mpi_of_image().empty() || std::ranges::any_of(libraries_, [&](const HostLibrary& library) {
-      return is_mpi(library) && !image_.by_linker_name(linker_name(library.soname), library.machine).empty();
-    });
+    return !mpi_of_image().empty() ||
+           std::ranges::any_of(libraries_, [&](const HostLibrary& library) {
+             return is_mpi(library) &&
+                    !image_.by_linker_name(linker_name(library.soname), library.machine).empty();
+           });
   }
 
   /// The first reason against it; empty: there is none, and `edits` has the libraries.
@@ -129,17 +147,21 @@ class Judge {
       if (!is_mpi(library)) continue;
       if (auto reason = against_abi(library, edits, replaces); !reason.empty()) return reason;
     }
-    if (const std::string mpi = mpi_of_image(); !replaces && !mpi.empty()) return none_replaces(mpi);
+    if (const std::string mpi = mpi_of_image(); !replaces && !mpi.empty())
+      return none_replaces(mpi);
     if (!choice.left_out.empty()) return with_hint(choice.left_out.front().second);
     for (const HostLibrary* library : choice.kept) {
       if (library->dependency) note_newer(*library, edits);
-      edits.libraries.push_back({library->soname, place_of(*library), !library->fallback, library->machine});
+      edits.libraries.push_back(
+          {library->soname, place_of(*library), !library->fallback, library->machine});
     }
     return "";
   }
 
  private:
-  static bool is_mpi(const HostLibrary& library) { return !library.dependency && !library.fallback; }
+  static bool is_mpi(const HostLibrary& library) {
+    return !library.dependency && !library.fallback;
+  }
 
   /// The soname of the image's MPI library; empty: it has none.
   [[nodiscard]] std::string mpi_of_image() const {
@@ -163,18 +185,24 @@ class Judge {
   static std::string with_hint(const Misfit& misfit) {
     std::string more;
     if (misfit.kind == Misfit::Kind::old_glibc) more = "; or use an image of a newer distribution";
-    if (misfit.kind == Misfit::Kind::version) more = formatted("; an administrator can add the node's {} to mpi_dependencies", misfit.of);
+    if (misfit.kind == Misfit::Kind::version)
+      more = formatted("; an administrator can add the node's {} to mpi_dependencies", misfit.of);
     return formatted("{} (hint: {}{})", misfit.text, kImagesOwn, more);
   }
 
   std::string against_abi(const HostLibrary& library, Edits& edits, bool& replaces) {
     const std::string name = linker_name(library.soname);
     const std::string other_name = other_name_of(name);
-    const std::string other_soname = other_name.empty() ? "" : other_name + library.soname.substr(name.size());
+    const std::string other_soname =
+        other_name.empty() ? "" : other_name + library.soname.substr(name.size());
     const auto of_image = image_.by_linker_name(name, library.machine);
     auto replaced = of_image;
-    if (!other_name.empty()) std::ranges::move(image_.by_linker_name(other_name, library.machine), std::back_inserter(replaced));
-    std::erase_if(replaced, [&](const auto& one) { return one.soname != library.soname && one.soname != other_soname; });
+    if (!other_name.empty())
+      std::ranges::move(image_.by_linker_name(other_name, library.machine),
+                        std::back_inserter(replaced));
+    std::erase_if(replaced, [&](const auto& one) {
+      return one.soname != library.soname && one.soname != other_soname;
+    });
     if (replaced.empty() && !of_image.empty()) {
       return formatted(
           "the node's {} cannot replace the image's {}: different ABIs"
@@ -193,12 +221,14 @@ class Judge {
       if (auto reason = against_version(library, one, edits); !reason.empty()) return reason;
       replaces = true;
       if (one.soname == other_soname)
-        edits.libraries.push_back({one.soname, kMpiDirectory + library.file_name(), true, library.machine});
+        edits.libraries.push_back(
+            {one.soname, kMpiDirectory + library.file_name(), true, library.machine});
     }
     return "";
   }
 
-  std::string against_version(const HostLibrary& library, const ImageLibrary& replaced, Edits& edits) {
+  std::string against_version(const HostLibrary& library, const ImageLibrary& replaced,
+                              Edits& edits) {
     const std::string real = image_.file_name(replaced.path);
     switch (abi_fit(library_version(library.file_name()), library_version(real), level_)) {
       case AbiFit::no:
@@ -206,7 +236,8 @@ class Judge {
             "the node's {} does not match the image's {} as required by mpi_abi = {} (hint: {})",
             library.file_name(), real, word(), kImagesOwn);
       case AbiFit::older:
-        edits.warnings.push_back(formatted("the node's {} is older than the image's {}: {}", library.file_name(), real,
+        edits.warnings.push_back(formatted("the node's {} is older than the image's {}: {}",
+                                           library.file_name(), real,
                                            functions_lost(library, replaced.path)));
         break;
       case AbiFit::fits: break;
@@ -216,16 +247,20 @@ class Judge {
     return "";
   }
 
-  /// Those of the image's library that the node's lacks, by name: which they are tells whether a program needs one.
-  [[nodiscard]] std::string functions_lost(const HostLibrary& library, const std::string& replaced) const {
+  /// Those of the image's library that the node's lacks, by name: which they are tells whether a
+  /// program needs one.
+  [[nodiscard]] std::string functions_lost(const HostLibrary& library,
+                                           const std::string& replaced) const {
     constexpr std::size_t kNamed = 4;
     std::vector<std::string> lost;
     const auto of_image = image_.functions(replaced, "MPI_");
     std::ranges::set_difference(of_image, library.functions, std::back_inserter(lost));
-    if (lost.empty() || library.functions.empty()) return "programs that need newer functions may fail";
+    if (lost.empty() || library.functions.empty())
+      return "programs that need newer functions may fail";
     const std::size_t more = lost.size() - std::min(lost.size(), kNamed);
     lost.resize(lost.size() - more);
-    return formatted("programs that call {}{} will fail", joined(lost, ", "), more == 0 ? "" : formatted(" or {} more", more));
+    return formatted("programs that call {}{} will fail", joined(lost, ", "),
+                     more == 0 ? "" : formatted(" or {} more", more));
   }
 
   /// The image's own programs get this library, too.
@@ -248,8 +283,8 @@ class Judge {
   ImageLibraries& image_;
 };
 
-/// Where the image's MPI finds its own files: wrong for the node's MPI, which would load the image's components. The job's
-/// values belong to the node's. mpi_env has the last word.
+/// Where the image's MPI finds its own files: wrong for the node's MPI, which would load the
+/// image's components. The job's values belong to the node's. mpi_env has the last word.
 [[gnu::cold]] void correct_environment(const HookContext& context, Edits& edits) {
   auto& environment = edits.environment;
   for (const auto& [name, value] : context.image) {
@@ -264,7 +299,8 @@ class Judge {
   for (const std::string& assignment : context.settings_of("mpi_env")) {
     const auto equals = assignment.find('=');
     environment.unset.erase(assignment.substr(0, equals));
-    environment.set[assignment.substr(0, equals)] = assignment.substr(std::min(equals, assignment.size() - 1) + 1);
+    environment.set[assignment.substr(0, equals)] =
+        assignment.substr(std::min(equals, assignment.size() - 1) + 1);
   }
 }
 
@@ -272,7 +308,8 @@ class Judge {
 void drop_unused(Edits& edits) {
   for (MountEdit& mount : edits.mounts) {
     const auto is_it = [&](const LibraryEdit& library) { return library.path == mount.target; };
-    if (mount.target.starts_with(kMpiFallbacks) && std::ranges::none_of(edits.libraries, is_it)) mount.target.clear();
+    if (mount.target.starts_with(kMpiFallbacks) && std::ranges::none_of(edits.libraries, is_it))
+      mount.target.clear();
   }
 }
 
@@ -284,9 +321,11 @@ void drop_unused(Edits& edits) {
     libraries.push_back(HostLibrary::parse(found->second));
   }
   Judge judge(context, libraries);
-  if (context.mpi.empty() && !judge.image_has_mpi()) {  // the site's word is for all images, with MPI or without
+  if (context.mpi.empty() &&
+      !judge.image_has_mpi()) {  // the site's word is for all images, with MPI or without
     for (MountEdit& mount : edits.mounts) mount.target.clear();
-    edits.notes.emplace_back("the image has no MPI; the node's is added only with --container-mpi=host");
+    edits.notes.emplace_back(
+        "the image has no MPI; the node's is added only with --container-mpi=host");
     return {};
   }
   edits.refusal = printable(judge.reason_against(edits));
@@ -297,8 +336,10 @@ void drop_unused(Edits& edits) {
   drop_unused(edits);
   correct_environment(context, edits);
   // The loader looks there before it looks into the cache.
-  if (const std::string* path = context.of_image("LD_LIBRARY_PATH"); path != nullptr && !path->empty()) {
-    edits.environment.prepend["LD_LIBRARY_PATH"] = std::string(kMpiDirectory, sizeof kMpiDirectory - 2);
+  if (const std::string* path = context.of_image("LD_LIBRARY_PATH");
+      path != nullptr && !path->empty()) {
+    edits.environment.prepend["LD_LIBRARY_PATH"] =
+        std::string(kMpiDirectory, sizeof kMpiDirectory - 2);
   }
   return {};
 }

@@ -28,28 +28,35 @@ std::string of_job(const HookContext& context, std::string_view name) {
 }
 
 bool is_pmix(const HookContext& context) {
-  return of_job(context, "SLURM_MPI_TYPE").starts_with("pmix") || context.of_job("PMIX_NAMESPACE") != nullptr;
+  return of_job(context, "SLURM_MPI_TYPE").starts_with("pmix") ||
+         context.of_job("PMIX_NAMESPACE") != nullptr;
 }
 
-bool is_pmi(const HookContext& context) { return context.of_job("PMI_FD") != nullptr || context.of_job("PMI_RANK") != nullptr; }
+bool is_pmi(const HookContext& context) {
+  return context.of_job("PMI_FD") != nullptr || context.of_job("PMI_RANK") != nullptr;
+}
 
 bool is_pals(const HookContext& context) { return context.of_job("PALS_SPOOL_DIR") != nullptr; }
 
-bool has_mpi(const HookContext& context) { return is_pmix(context) || is_pmi(context) || is_pals(context); }
+bool has_mpi(const HookContext& context) {
+  return is_pmix(context) || is_pmi(context) || is_pals(context);
+}
 
 bool uses_host_mpi(const HookContext& context) {
   return (context.mpi.empty() ? context.setting("mpi", "image") : context.mpi) == "host";
 }
 
-/// Whether `--mpi` was written, as far as can be told: it differs from what the site gives every step.
+/// Whether `--mpi` was written, as far as can be told: it differs from what the site gives every
+/// step.
 bool mpi_was_asked_for(const HookContext& context) {
   const std::string usual = slurm_setting(slurm_file(context, "slurm.conf"), "MpiDefault");
   return of_job(context, "SLURM_MPI_TYPE") != (usual.empty() ? "none" : usual);
 }
 
-/// Variables that are right for one task, or one step, only. An image that was saved from a running container may bring
-/// others; so may it bring them into a step without MPI, whose programs would then wait for a server that is not there.
-/// Tuning of PMI and libfabric (PMI_MMAP_SYNC_WAIT_TIME, FI_CXI_DEFAULT_CQ_SIZE) is the site's, the job's or the image's.
+/// Variables that are right for one task, or one step, only. An image that was saved from a running
+/// container may bring others; so may it bring them into a step without MPI, whose programs would
+/// then wait for a server that is not there. Tuning of PMI and libfabric (PMI_MMAP_SYNC_WAIT_TIME,
+/// FI_CXI_DEFAULT_CQ_SIZE) is the site's, the job's or the image's.
 bool belongs_to_task(std::string_view name) {
   constexpr std::array<std::string_view, 22> kPrefixes{"PMIX_",
                                                        "PMI2_",
@@ -73,10 +80,12 @@ bool belongs_to_task(std::string_view name) {
                                                        "PMI_PMIX_",
                                                        "PMI_SHARED_SECRET",
                                                        "PMI_PROCESS_MAPPING"};
-  constexpr std::array<std::string_view, 2> kNames{"SLURM_MPI_TYPE", "OMPI_MCA_orte_precondition_transports"};
+  constexpr std::array<std::string_view, 2> kNames{"SLURM_MPI_TYPE",
+                                                   "OMPI_MCA_orte_precondition_transports"};
   if (name.starts_with("PMIX_MCA_") || is_place_of_pmix(name)) return false;
   return std::find(kNames.begin(), kNames.end(), name) != kNames.end() ||
-         std::any_of(kPrefixes.begin(), kPrefixes.end(), [&](std::string_view prefix) { return name.starts_with(prefix); });
+         std::any_of(kPrefixes.begin(), kPrefixes.end(),
+                     [&](std::string_view prefix) { return name.starts_with(prefix); });
 }
 
 MountEdit shared_directory(const std::string& path) {
@@ -93,8 +102,8 @@ void replace_all(std::string& text, std::string_view what, const std::string& by
     text.replace(at, what.size(), by);
 }
 
-/// Where the PMIx server of slurmstepd lets its clients have files of theirs. It tells them by a key (PMIX_NSDIR), not by a
-/// variable: slurm, src/plugins/mpi/pmix/pmixp_info.c. Empty: not known.
+/// Where the PMIx server of slurmstepd lets its clients have files of theirs. It tells them by a
+/// key (PMIX_NSDIR), not by a variable: slurm, src/plugins/mpi/pmix/pmixp_info.c. Empty: not known.
 std::string client_directory(const HookContext& context) {
   constexpr std::string_view kOfSlurm = "slurm.pmix.";
   const std::string names = of_job(context, "PMIX_NAMESPACE");  // slurm.pmix.JOB.STEP
@@ -107,21 +116,26 @@ std::string client_directory(const HookContext& context) {
   replace_all(base, "%n", node);
   replace_all(base, "%h", node);
   if (!base.starts_with('/')) return {};
-  return without_slash(base) + "/spmix_appdir_" + std::to_string(context.uid) + "_" + names.substr(kOfSlurm.size());
+  return without_slash(base) + "/spmix_appdir_" + std::to_string(context.uid) + "_" +
+         names.substr(kOfSlurm.size());
 }
 
-/// With munge in the image and its socket inside, the server hears from munge who its client is, not from the client.
+/// With munge in the image and its socket inside, the server hears from munge who its client is,
+/// not from the client.
 bool can_use_munge(const HookContext& context) {
   return of_job(context, "PMIX_SECURITY_MODE").find("munge") != std::string::npos &&
          ::access((context.host_root + kMungeSocket).c_str(), F_OK) == 0;
 }
 
 bool server_asks_nobody(const HookContext& context) {
-  return of_job(context, "PMIX_SECURITY_MODE") == "none" || of_job(context, "PMIX_MCA_psec") == "none";
+  return of_job(context, "PMIX_SECURITY_MODE") == "none" ||
+         of_job(context, "PMIX_MCA_psec") == "none";
 }
 
-/// Refuses what was asked for, and warns of what the site does to every step: that one may well have no MPI in it.
-void say_no(const HookContext& context, Edits& edits, const std::string& why, const std::string& hint) {
+/// Refuses what was asked for, and warns of what the site does to every step: that one may well
+/// have no MPI in it.
+void say_no(const HookContext& context, Edits& edits, const std::string& why,
+            const std::string& hint) {
   if (mpi_was_asked_for(context)) {
     edits.refusal = formatted("{} (hint: {})", why, hint);
   } else if (context.job_number("SLURM_STEP_NUM_TASKS").value_or(0) > 1) {
@@ -133,46 +147,59 @@ void say_no(const HookContext& context, Edits& edits, const std::string& why, co
 
 void check_namespaces(const HookContext& context, Edits& edits) {
   if (context.own_net && is_pmix(context)) {
-    say_no(context, edits, "PMIx needs the node's network, which --container-unshare=net removes: MPI cannot start",
+    say_no(context, edits,
+           "PMIx needs the node's network, which --container-unshare=net removes: MPI cannot start",
            "drop net, or use --mpi=none if the step does not use MPI");
-  } else if (context.own_net && has_mpi(context) && context.job_number("SLURM_STEP_NUM_NODES").value_or(0) > 1) {
-    say_no(context, edits, "with --container-unshare=net there is no network between the nodes: MPI cannot connect its ranks",
+  } else if (context.own_net && has_mpi(context) &&
+             context.job_number("SLURM_STEP_NUM_NODES").value_or(0) > 1) {
+    say_no(context, edits,
+           "with --container-unshare=net there is no network between the nodes: MPI cannot connect "
+           "its ranks",
            "drop net, or use one node");
   }
   if (context.own_container && (context.own_ipc || context.own_pid) && has_mpi(context) &&
       context.job_number("SLURM_STEP_NUM_TASKS").value_or(0) >
           std::max(1U, context.job_number("SLURM_STEP_NUM_NODES").value_or(0))) {
-    say_no(context, edits,
-           formatted("with --container-private and --container-unshare={} the tasks on a node cannot share "
-                     "memory, which MPI needs: it would fail or be slow",
-                     context.own_ipc ? "ipc" : "pid"),
-           "drop one of the two");
+    say_no(
+        context, edits,
+        formatted(
+            "with --container-private and --container-unshare={} the tasks on a node cannot share "
+            "memory, which MPI needs: it would fail or be slow",
+            context.own_ipc ? "ipc" : "pid"),
+        "drop one of the two");
   }
 }
 
 /// No reason to refuse a step: its program may have no MPI in it, although the image has.
 void check_root(const HookContext& context, Edits& edits, const ImageMpi& mpi) {
-  if (!context.remap_root || context.uid == 0 || !is_pmix(context) || server_asks_nobody(context)) return;
+  if (!context.remap_root || context.uid == 0 || !is_pmix(context) || server_asks_nobody(context))
+    return;
   // Whether the node has munge was seen by `prepare`: from here on, the root is the container's.
-  const bool has_munge = std::ranges::find(edits.mounts, kMungeDirectory, &MountEdit::source) != edits.mounts.end();
+  const bool has_munge =
+      std::ranges::find(edits.mounts, kMungeDirectory, &MountEdit::source) != edits.mounts.end();
   if (has_munge && image_has_library(context, "libmunge.so.2")) return;
   const std::string why =
-      "PMIx compares user IDs, which differ with --container-remap-root: MPI fails with the message that it "
+      "PMIx compares user IDs, which differ with --container-remap-root: MPI fails with the "
+      "message that it "
       "\"was not built with SLURM's PMI support\"";
   if (!mpi.open_mpi && !mpi.pmix) return edits.notes.push_back(why);
   edits.warnings.push_back(
-      formatted("{} (hint: drop --container-remap-root, or use munged on the node and libmunge.so.2 in the image, or set "
+      formatted("{} (hint: drop --container-remap-root, or use munged on the node and "
+                "libmunge.so.2 in the image, or set "
                 "PMIxEnv=PMIX_MCA_psec=none in mpi.conf)",
                 why));
 }
 
 Result<Edits> prepare_pmi(const HookContext& context) {
   Edits edits;
-  if (const std::string server = without_slash(of_job(context, "PMIX_SERVER_TMPDIR")); server.starts_with('/')) {
+  if (const std::string server = without_slash(of_job(context, "PMIX_SERVER_TMPDIR"));
+      server.starts_with('/')) {
     edits.mounts.push_back(shared_directory(server));
   }
-  if (const std::string client = client_directory(context); !client.empty()) edits.mounts.push_back(shared_directory(client));
-  if (const std::string spool = without_slash(of_job(context, "PALS_SPOOL_DIR")); spool.starts_with('/')) {
+  if (const std::string client = client_directory(context); !client.empty())
+    edits.mounts.push_back(shared_directory(client));
+  if (const std::string spool = without_slash(of_job(context, "PALS_SPOOL_DIR"));
+      spool.starts_with('/')) {
     edits.mounts.push_back(shared_directory(spool));
   }
   offer_pmi2(context, edits);
@@ -189,29 +216,37 @@ Result<Edits> prepare_pmi(const HookContext& context) {
 void compare(const HookContext& context, const ImageMpi& mpi, Edits& edits) {
   const std::string type = of_job(context, "SLURM_MPI_TYPE");
   const bool asked = mpi_was_asked_for(context);
-  if (type == "pmi2" && asked && mpi.open_mpi && !mpi.mpich && (mpi.open_mpi_5 || !ImageMpi::open_mpi_has_pmi2(context))) {
-    edits.warnings.push_back(formatted("the image has {}: --mpi=pmi2 is not supported (hint: --mpi=pmix)",
-                                       mpi.open_mpi_5 ? "Open MPI 5, which has PMIx only" : "Open MPI without PMI-2"));
+  if (type == "pmi2" && asked && mpi.open_mpi && !mpi.mpich &&
+      (mpi.open_mpi_5 || !ImageMpi::open_mpi_has_pmi2(context))) {
+    edits.warnings.push_back(
+        formatted("the image has {}: --mpi=pmi2 is not supported (hint: --mpi=pmix)",
+                  mpi.open_mpi_5 ? "Open MPI 5, which has PMIx only" : "Open MPI without PMI-2"));
   }
   // Cray's launcher has no PMI server: ranks find each other by Cray's own library, or not at all.
-  if (type == "cray_shasta" && (mpi.open_mpi || mpi.mpich) && !mpi.cray_pmi && !uses_host_mpi(context) &&
-      context.job_number("SLURM_STEP_NUM_TASKS").value_or(0) > 1) {
+  if (type == "cray_shasta" && (mpi.open_mpi || mpi.mpich) && !mpi.cray_pmi &&
+      !uses_host_mpi(context) && context.job_number("SLURM_STEP_NUM_TASKS").value_or(0) > 1) {
     edits.warnings.emplace_back(
-        "--mpi=cray_shasta and an image without Cray's PMI: ranks will not find each other, each is a program of its own"
+        "--mpi=cray_shasta and an image without Cray's PMI: ranks will not find each other, each "
+        "is a program of its own"
         " (hint: --container-mpi=host, or --mpi=pmi2 for MPICH, --mpi=pmix for Open MPI)");
   }
   if (type.starts_with("pmix") && asked && mpi.mpich && !mpi.open_mpi && !mpi.pmix) {
-    edits.warnings.emplace_back("the image has MPICH and no libpmix.so.2: ranks will not find each other (hint: --mpi=pmi2)");
+    edits.warnings.emplace_back(
+        "the image has MPICH and no libpmix.so.2: ranks will not find each other (hint: "
+        "--mpi=pmi2)");
   }
   const bool without = !has_mpi(context) && (type.empty() || type == "none");
   if (!without || context.job_number("SLURM_STEP_NUM_TASKS").value_or(0) < 2) return;
-  if (mpi.open_mpi) edits.notes.emplace_back("the image has Open MPI: use --mpi=pmix to connect ranks");
+  if (mpi.open_mpi)
+    edits.notes.emplace_back("the image has Open MPI: use --mpi=pmix to connect ranks");
   if (mpi.mpich && !mpi.open_mpi)
-    edits.notes.emplace_back("the image has MPICH or a derivative: use --mpi=pmi2 to connect ranks");
+    edits.notes.emplace_back(
+        "the image has MPICH or a derivative: use --mpi=pmi2 to connect ranks");
 }
 
 Result<void> create_pmi(const HookContext& context, Edits& edits) {
-  // Looking for libraries takes half a millisecond; a single task without MPI has no use for what would be said.
+  // Looking for libraries takes half a millisecond; a single task without MPI has no use for what
+  // would be said.
   if (has_mpi(context) || context.job_number("SLURM_STEP_NUM_TASKS").value_or(0) > 1) {
     const ImageMpi mpi = ImageMpi::of(context);
     compare(context, mpi, edits);
@@ -236,12 +271,14 @@ void correct_variables(const HookContext& context, Edits& edits) {
 /// Of components that every PMIx has, or an exclusion.
 bool can_be_met(const std::string& list) {
   constexpr std::array<std::string_view, 3> kEverywhere{"none", "native", "hash"};
-  const auto is_everywhere = [&](const std::string& word) { return std::ranges::find(kEverywhere, word) != kEverywhere.end(); };
+  const auto is_everywhere = [&](const std::string& word) {
+    return std::ranges::find(kEverywhere, word) != kEverywhere.end();
+  };
   return list.starts_with('^') || std::ranges::all_of(parts_of(list), is_everywhere);
 }
 
-/// A list of components is an order to have them all, which the PMIx of an image rarely has as the node's; without one, server
-/// and client agree on what both know. An image knows its own.
+/// A list of components is an order to have them all, which the PMIx of an image rarely has as the
+/// node's; without one, server and client agree on what both know. An image knows its own.
 void leave_choice_to_pmix(const HookContext& context, Edits& edits) {
   for (const char* name : {"PMIX_MCA_psec", "PMIX_MCA_gds", "PMIX_MCA_ptl"}) {
     const auto found = context.environment.find(name);
@@ -249,18 +286,24 @@ void leave_choice_to_pmix(const HookContext& context, Edits& edits) {
     const std::string* of_image = context.of_image(name);
     if (of_image == nullptr || *of_image != found->second) edits.environment.unset.emplace(name);
   }
-  // Without the server's directory its shared memory cannot be used, and PMIx says so with an error for each rank.
+  // Without the server's directory its shared memory cannot be used, and PMIx says so with an error
+  // for each rank.
   const std::string server = of_job(context, "PMIX_SERVER_TMPDIR");
-  if (server.empty() || !context.open_in_image || context.open_in_image(server.c_str(), O_PATH | O_DIRECTORY)) return;
+  if (server.empty() || !context.open_in_image ||
+      context.open_in_image(server.c_str(), O_PATH | O_DIRECTORY))
+    return;
   edits.environment.unset.erase("PMIX_MCA_gds");
   edits.environment.defaults["PMIX_MCA_gds"] = "hash";
   edits.notes.push_back(server + " is hidden: PMIx falls back to TCP, which is slower");
 }
 
-/// As enroot's hook of this name tells PMIx what Slurm's server has; only what every PMIx has, see above.
+/// As enroot's hook of this name tells PMIx what Slurm's server has; only what every PMIx has, see
+/// above.
 void pass_choice_on(const HookContext& context, Edits& edits) {
   constexpr std::array<std::pair<const char*, const char*>, 3> kNames{
-      {{"PMIX_PTL_MODULE", "PMIX_MCA_ptl"}, {"PMIX_SECURITY_MODE", "PMIX_MCA_psec"}, {"PMIX_GDS_MODULE", "PMIX_MCA_gds"}}};
+      {{"PMIX_PTL_MODULE", "PMIX_MCA_ptl"},
+       {"PMIX_SECURITY_MODE", "PMIX_MCA_psec"},
+       {"PMIX_GDS_MODULE", "PMIX_MCA_gds"}}};
   for (const auto& [of_server, of_client] : kNames) {
     const std::string list = of_job(context, of_server);
     if (!list.empty() && can_be_met(list) && !context.environment.contains(of_client))
@@ -268,26 +311,30 @@ void pass_choice_on(const HookContext& context, Edits& edits) {
   }
 }
 
-/// The task's program, as its libraries or its text say. Who runs Python runs a file that is named by a later word.
+/// The task's program, as its libraries or its text say. Who runs Python runs a file that is named
+/// by a later word.
 bool uses_open_mpi(const HookContext& context) {
   for (const std::string& word : context.command) {
     const bool is_script = word.ends_with(".py");
     if (&word != &context.command.front() && !is_script) continue;
     const auto path = context.environment.find("PATH");
     const auto found = find_program(word, path == context.environment.end() ? "" : path->second);
-    const UniqueFd file = context.open_in_image(found ? found->c_str() : word.c_str(), O_RDONLY | O_NONBLOCK);
+    const UniqueFd file =
+        context.open_in_image(found ? found->c_str() : word.c_str(), O_RDONLY | O_NONBLOCK);
     if (!file) continue;
     std::array<char, 8192> begin{};
     const ssize_t got = ::read(file.get(), begin.data(), begin.size());
     const std::string_view text(begin.data(), got < 0 ? 0 : static_cast<std::size_t>(got));
     if (is_script && text.find("mpi4py") != std::string_view::npos) return true;
-    const auto elf = text.starts_with("\177ELF") ? read_elf(file.get()) : Result<ElfFile>(ElfFile());
+    const auto elf =
+        text.starts_with("\177ELF") ? read_elf(file.get()) : Result<ElfFile>(ElfFile());
     if (elf && std::ranges::find(elf->needed, "libmpi.so.40") != elf->needed.end()) return true;
   }
   return false;
 }
 
-/// Open MPI says in sixty lines, or not at all, that each rank is alone: this comes first, once for the step.
+/// Open MPI says in sixty lines, or not at all, that each rank is alone: this comes first, once for
+/// the step.
 void warn_of_lone_ranks(const HookContext& context, Edits& edits) {
   const std::string type = of_job(context, "SLURM_MPI_TYPE");
   const bool connects = has_mpi(context) || !(type.empty() || type == "none");
@@ -296,7 +343,8 @@ void warn_of_lone_ranks(const HookContext& context, Edits& edits) {
     return;
   if (!context.open_in_image || !uses_open_mpi(context)) return;
   edits.warnings.emplace_back(
-      "the program uses Open MPI and the step has no --mpi: its ranks will not find each other (hint: srun --mpi=pmix)");
+      "the program uses Open MPI and the step has no --mpi: its ranks will not find each other "
+      "(hint: srun --mpi=pmix)");
 }
 
 Result<Edits> task_pmi(const HookContext& context) {
@@ -312,10 +360,11 @@ Result<Edits> task_pmi(const HookContext& context) {
 
 }  // namespace
 
-const Hook slurm_pmi_hook{.name = "50-slurm-pmi",
-                          .says = "Slurm's PMIx, PMI and PALS: directories, and variables for each task",
-                          .prepare = prepare_pmi,
-                          .create = create_pmi,
-                          .task = task_pmi};
+const Hook slurm_pmi_hook{
+    .name = "50-slurm-pmi",
+    .says = "Slurm's PMIx, PMI and PALS: directories, and variables for each task",
+    .prepare = prepare_pmi,
+    .create = create_pmi,
+    .task = task_pmi};
 
 }  // namespace spc

@@ -20,10 +20,12 @@ std::string link_of(const std::string& path) {
   return size > 0 ? std::string(text, static_cast<std::size_t>(size)) : "";
 }
 
-/// Links to the zone are written relatively (Debian) or absolutely (systemd): /usr/share/zoneinfo/Europe/Zurich, or nothing.
+/// Links to the zone are written relatively (Debian) or absolutely (systemd):
+/// /usr/share/zoneinfo/Europe/Zurich, or nothing.
 std::string zone_file_of(std::string link) {
   if (link.starts_with("../")) link.erase(0, 2);
-  const bool is_zone = link.starts_with(kZones) && link.find("/../") == std::string::npos && link.size() > kZones.size();
+  const bool is_zone = link.starts_with(kZones) && link.find("/../") == std::string::npos &&
+                       link.size() > kZones.size();
   return is_zone ? link : "";
 }
 
@@ -43,14 +45,17 @@ Result<Edits> zone_of_the_node(const HookContext& context) {
   const std::string path = zone_file_of(link_of(context.host_root + kLocaltime));
   edits.files.push_back({path.empty() ? kLocaltime : path, zone});
   if (!path.empty()) edits.symlinks.push_back({kLocaltime, ".." + path});
-  edits.notes.push_back("the time zone is the node's" + (path.empty() ? "" : ", " + path.substr(kZones.size())));
+  edits.notes.push_back("the time zone is the node's" +
+                        (path.empty() ? "" : ", " + path.substr(kZones.size())));
   return edits;
 }
 
 /// An image that knows the zone keeps its own file of it.
 Result<void> leave_what_the_image_has(const HookContext& context, Edits& edits) {
   std::erase_if(edits.files, [&](const FileEdit& file) {
-    const auto of_image = file.path == kLocaltime ? std::nullopt : context.image_file(file.path.c_str(), kLargestZone);
+    const auto of_image = file.path == kLocaltime
+                              ? std::nullopt
+                              : context.image_file(file.path.c_str(), kLargestZone);
     return of_image && of_image->starts_with("TZif");
   });
   return {};
@@ -58,7 +63,9 @@ Result<void> leave_what_the_image_has(const HookContext& context, Edits& edits) 
 
 }  // namespace
 
-const Hook localtime_hook{
-    .name = "10-localtime", .says = "the time zone of the node", .prepare = zone_of_the_node, .create = leave_what_the_image_has};
+const Hook localtime_hook{.name = "10-localtime",
+                          .says = "the time zone of the node",
+                          .prepare = zone_of_the_node,
+                          .create = leave_what_the_image_has};
 
 }  // namespace spc

@@ -14,7 +14,9 @@
 
 namespace spc {
 
-bool NodeFiles::exists(const std::string& path) const { return ::access(on_disk(path).c_str(), F_OK) == 0; }
+bool NodeFiles::exists(const std::string& path) const {
+  return ::access(on_disk(path).c_str(), F_OK) == 0;
+}
 
 bool NodeFiles::is_regular(const std::string& path) const {
   struct stat status {};
@@ -34,12 +36,13 @@ std::string NodeFiles::link(const std::string& path) const {
   return size > 0 ? std::string(target, static_cast<std::size_t>(size)) : std::string();
 }
 
-std::vector<std::string> NodeFiles::names(const std::string& directory, std::string_view prefix) const {
+std::vector<std::string> NodeFiles::names(const std::string& directory,
+                                          std::string_view prefix) const {
   return names_if(directory, [&](std::string_view name) { return name.starts_with(prefix); });
 }
 
-std::vector<std::string> NodeFiles::names_if(const std::string& directory,
-                                             const std::function<bool(std::string_view)>& wanted) const {
+std::vector<std::string> NodeFiles::names_if(
+    const std::string& directory, const std::function<bool(std::string_view)>& wanted) const {
   std::vector<std::string> names;
   for (DirectoryReader entries(on_disk(directory)); entries.next();) {
     if (wanted(entries.name())) names.emplace_back(entries.name());
@@ -56,7 +59,9 @@ std::string field_of(std::string_view text, std::string_view name) {
     std::string_view line = text.substr(0, text.find('\n'));
     text.remove_prefix(std::min(line.size() + 1, text.size()));
     const auto colon = line.find(':');
-    if (colon == std::string_view::npos || line.substr(0, line.find_last_not_of(" \t", colon - 1) + 1) != name) continue;
+    if (colon == std::string_view::npos ||
+        line.substr(0, line.find_last_not_of(" \t", colon - 1) + 1) != name)
+      continue;
     line.remove_prefix(colon + 1);
     const auto begin = line.find_first_not_of(" \t");
     if (begin == std::string_view::npos) return {};

@@ -19,17 +19,21 @@
 namespace spc {
 namespace {
 
-/// NVIDIA's NGC images keep it in the second; their entrypoint links compat/lib to it and puts that into LD_LIBRARY_PATH.
-constexpr std::array<const char*, 2> kCompatDirectories{"/usr/local/cuda/compat", "/usr/local/cuda/compat/lib.real"};
+/// NVIDIA's NGC images keep it in the second; their entrypoint links compat/lib to it and puts that
+/// into LD_LIBRARY_PATH.
+constexpr std::array<const char*, 2> kCompatDirectories{"/usr/local/cuda/compat",
+                                                        "/usr/local/cuda/compat/lib.real"};
 constexpr char kSection[] = ".note.cuda.fwd_compatibility";
 constexpr std::size_t kMostCompatNames = 4096;
 constexpr std::uint64_t kMostNote = 64 << 10;
 
-/// Those of a directory of the image that are called libcuda.so.X.Y; of a larger directory than any real one: none.
+/// Those of a directory of the image that are called libcuda.so.X.Y; of a larger directory than any
+/// real one: none.
 std::vector<std::string> libcudas(const HookContext& context, const char* directory) {
   std::vector<std::string> names;
   std::size_t seen = 0;
-  for (DirectoryReader entries(context.open_in_image(directory, O_RDONLY | O_DIRECTORY)); entries.next();) {
+  for (DirectoryReader entries(context.open_in_image(directory, O_RDONLY | O_DIRECTORY));
+       entries.next();) {
     if (++seen > kMostCompatNames) return {};
     const auto name = entries.name();
     if (name.starts_with("libcuda.so.") && name.find('.', 11) != std::string_view::npos)
@@ -49,16 +53,20 @@ struct CompatNote {
   std::string text;  ///< empty if it cannot be read
 };
 
-/// Of a section with one note: its owner is padded as the section is aligned (cmd/nvidia-cdi-hook/cudacompat).
+/// Of a section with one note: its owner is padded as the section is aligned
+/// (cmd/nvidia-cdi-hook/cudacompat).
 std::string text_of_note(int fd, const Elf64_Shdr& section) {
   constexpr std::string_view kOwner("NVIDIA Corporation\0", 19);
   const std::uint64_t align = std::max<std::uint64_t>(section.sh_addralign, 1);
-  if (section.sh_type != SHT_NOTE || section.sh_size > kMostNote || section.sh_size < sizeof(Elf64_Nhdr) || align > 8) return {};
+  if (section.sh_type != SHT_NOTE || section.sh_size > kMostNote ||
+      section.sh_size < sizeof(Elf64_Nhdr) || align > 8)
+    return {};
   std::string bytes(section.sh_size, '\0');
   if (!read_at(fd, bytes.data(), bytes.size(), section.sh_offset)) return {};
   Elf64_Nhdr note{};
   std::copy_n(bytes.data(), sizeof note, reinterpret_cast<char*>(&note));
-  if (note.n_namesz != kOwner.size() || bytes.compare(sizeof note, kOwner.size(), kOwner) != 0) return {};
+  if (note.n_namesz != kOwner.size() || bytes.compare(sizeof note, kOwner.size(), kOwner) != 0)
+    return {};
   const std::uint64_t begin = sizeof note + (kOwner.size() + align - 1) / align * align;
   if (begin + note.n_descsz > bytes.size()) return {};
   return bytes.substr(begin, note.n_descsz);
@@ -72,13 +80,15 @@ CompatNote note_of(int fd) {
       header.e_shnum > 512 || header.e_shstrndx >= header.e_shnum)
     return {};
   std::vector<Elf64_Shdr> sections(header.e_shnum);
-  if (!read_at(fd, sections.data(), sections.size() * sizeof(Elf64_Shdr), header.e_shoff)) return {};
+  if (!read_at(fd, sections.data(), sections.size() * sizeof(Elf64_Shdr), header.e_shoff))
+    return {};
   const Elf64_Shdr& texts = sections[header.e_shstrndx];
   if (texts.sh_size > kMostNote) return {};
   std::string names(texts.sh_size, '\0');
   if (!read_at(fd, names.data(), names.size(), texts.sh_offset)) return {};
   for (const Elf64_Shdr& section : sections) {
-    if (section.sh_name < names.size() && std::string_view(names.c_str() + section.sh_name) == kSection)
+    if (section.sh_name < names.size() &&
+        std::string_view(names.c_str() + section.sh_name) == kSection)
       return {.there = true, .text = text_of_note(fd, section)};
   }
   return {};
@@ -101,15 +111,18 @@ std::optional<bool> is_for_driver(const std::string& note, std::optional<std::ui
 
 }  // namespace
 
-std::string why_no_cuda_compat(const HookContext& context, const std::vector<NvidiaGpu>& accessible) {
+std::string why_no_cuda_compat(const HookContext& context,
+                               const std::vector<NvidiaGpu>& accessible) {
   if (!context.flag("cuda_compat", true)) return "cuda_compat is off in config.toml";
   for (const NvidiaGpu& gpu : accessible) {
-    if (gpu.model.find("GeForce") != std::string::npos) return formatted("{} does not support it", gpu.model);
+    if (gpu.model.find("GeForce") != std::string::npos)
+      return formatted("{} does not support it", gpu.model);
   }
   return {};
 }
 
-CudaCompat cuda_compat_of_image(const HookContext& context, std::string_view driver_version, std::string_view why_not) {
+CudaCompat cuda_compat_of_image(const HookContext& context, std::string_view driver_version,
+                                std::string_view why_not) {
   CudaCompat compat;
   if (!context.open_in_image) return compat;
   std::string directory;

@@ -10,8 +10,8 @@
 
 namespace spc {
 
-/// The purpose of a driver file: the words of NVIDIA_DRIVER_CAPABILITIES as bits. A file is wanted if any of its bits
-/// is; a 32-bit library also needs `for_32_bit` (the word compat32).
+/// The purpose of a driver file: the words of NVIDIA_DRIVER_CAPABILITIES as bits. A file is wanted
+/// if any of its bits is; a 32-bit library also needs `for_32_bit` (the word compat32).
 enum NvidiaUse : std::uint32_t {
   for_utility = 1,
   for_compute = 2,
@@ -25,9 +25,10 @@ enum NvidiaUse : std::uint32_t {
 
 /// A shared library of the driver.
 struct NvidiaLibrary {
-  std::string path;    ///< on the host: with driver_root, without host_root
-  std::string file;    ///< libcuda.so.550.54.15
-  std::string soname;  ///< libcuda.so.1, from its dynamic section; empty: a module that is not linked with
+  std::string path;  ///< on the host: with driver_root, without host_root
+  std::string file;  ///< libcuda.so.550.54.15
+  std::string
+      soname;  ///< libcuda.so.1, from its dynamic section; empty: a module that is not linked with
   std::string folder;  ///< below the library directory: vdpau, gbm, or empty
   std::uint32_t uses = 0;
   bool is_32_bit = false;
@@ -45,7 +46,8 @@ struct NvidiaFile {
   bool operator==(const NvidiaFile&) const = default;
 };
 
-/// A MIG partition of a GPU: a process needs the nodes of its GPU instance and compute instance to use it.
+/// A MIG partition of a GPU: a process needs the nodes of its GPU instance and compute instance to
+/// use it.
 struct NvidiaMig {
   unsigned gpu_instance = 0, compute_instance = 0;
   std::string gpu_instance_node, compute_instance_node;  ///< /dev/nvidia-caps/nvidia-capN
@@ -55,9 +57,10 @@ struct NvidiaMig {
 
 struct NvidiaGpu {
   unsigned minor = 0;
-  std::string node;              ///< /dev/nvidia<minor>
-  std::string pci_address;       ///< 0000:1b:00.0; empty if unknown
-  std::string uuid, model;       ///< GPU-...; empty if unknown, as before the first use without persistence mode
+  std::string node;         ///< /dev/nvidia<minor>
+  std::string pci_address;  ///< 0000:1b:00.0; empty if unknown
+  std::string uuid,
+      model;  ///< GPU-...; empty if unknown, as before the first use without persistence mode
   std::vector<std::string> dri;  ///< /dev/dri/cardN, /dev/dri/renderDN of this address
   bool mig_mode = false;         ///< has instances
   std::vector<NvidiaMig> migs;   ///< by number
@@ -67,48 +70,58 @@ struct NvidiaGpu {
 
 /// NVIDIA's driver on this node. The order of the lists does not depend on that of directories.
 struct NvidiaDriver {
-  std::string version;                           ///< of the kernel driver: 550.54.15; of libcuda if that is unknown
-  std::string library_version;                   ///< of libcuda; empty: not found
-  std::vector<std::string> library_directories;  ///< directories of libcuda on the host; the first of each word size
+  std::string version;          ///< of the kernel driver: 550.54.15; of libcuda if that is unknown
+  std::string library_version;  ///< of libcuda; empty: not found
+  std::vector<std::string>
+      library_directories;  ///< directories of libcuda on the host; the first of each word size
   std::vector<NvidiaLibrary> libraries;
   std::vector<NvidiaFile> binaries, firmware, config_files;
   std::vector<NvidiaFile> sockets;  ///< of nvidia-persistenced and of the fabric manager
 
-  std::vector<NvidiaGpu> gpus;  ///< by PCI address: the order of Slurm, of nvidia-smi and of CUDA_DEVICE_ORDER=PCI_BUS_ID
-  std::vector<NvidiaFile> control_nodes;       ///< existing ones of /dev/nvidiactl, -uvm, -uvm-tools, -modeset
-  std::vector<std::string> mig_control_nodes;  ///< for mig/config and mig/monitor, in /dev/nvidia-caps
-  std::vector<std::string> imex_channels;      ///< /dev/nvidia-caps-imex-channels/channelN
-  std::vector<std::string> nvswitch_nodes;     ///< /dev/nvidia-nvswitch*
-  std::vector<std::string> fs_nodes;           ///< GPUDirect Storage: /dev/nvidia-fs*
-  std::string gdrcopy_node;                    ///< /dev/gdrdrv or empty
+  std::vector<NvidiaGpu> gpus;  ///< by PCI address: the order of Slurm, of nvidia-smi and of
+                                ///< CUDA_DEVICE_ORDER=PCI_BUS_ID
+  std::vector<NvidiaFile>
+      control_nodes;  ///< existing ones of /dev/nvidiactl, -uvm, -uvm-tools, -modeset
+  std::vector<std::string>
+      mig_control_nodes;                    ///< for mig/config and mig/monitor, in /dev/nvidia-caps
+  std::vector<std::string> imex_channels;   ///< /dev/nvidia-caps-imex-channels/channelN
+  std::vector<std::string> nvswitch_nodes;  ///< /dev/nvidia-nvswitch*
+  std::vector<std::string> fs_nodes;        ///< GPUDirect Storage: /dev/nvidia-fs*
+  std::string gdrcopy_node;                 ///< /dev/gdrdrv or empty
 
   std::vector<std::string> notes;  ///< where it was found, and what is missing
 
   /// Whether libraries and kernel driver match, which everything needs.
-  [[nodiscard]] bool versions_agree() const { return !version.empty() && version == library_version; }
+  [[nodiscard]] bool versions_agree() const {
+    return !version.empty() && version == library_version;
+  }
 
   bool operator==(const NvidiaDriver&) const = default;
 };
 
-/// Finds the driver without executing or loading any of it, and without opening a device. `host_root` is the prefix of every
-/// path; `driver_root` is the location of the driver's files outside the system directories (config.toml), or empty. Without a
-/// driver: an empty value whose notes list the searched places.
+/// Finds the driver without executing or loading any of it, and without opening a device.
+/// `host_root` is the prefix of every path; `driver_root` is the location of the driver's files
+/// outside the system directories (config.toml), or empty. Without a driver: an empty value whose
+/// notes list the searched places.
 NvidiaDriver discover_nvidia(const std::string& host_root, const std::string& driver_root);
 
 /// The GPUs, control nodes and instances only, without the files.
 void discover_nvidia_devices(const std::string& host_root, NvidiaDriver& driver);
 
-/// A file of a running fabric manager, or in whose directory users may not look; empty if there is none. Its command socket is
-/// optional, its file with the process ID is not. A manager in another container leaves none.
+/// A file of a running fabric manager, or in whose directory users may not look; empty if there is
+/// none. Its command socket is optional, its file with the process ID is not. A manager in another
+/// container leaves none.
 std::string fabric_manager_trace(const std::string& host_root);
 
-/// for_utility for "utility" and so on; "all" is everything but compat32. Empty for an unknown word.
+/// for_utility for "utility" and so on; "all" is everything but compat32. Empty for an unknown
+/// word.
 std::optional<std::uint32_t> nvidia_use_of(std::string_view word);
 
 /// The purpose of the library with this file name (libcuda.so.550.54.15).
 std::uint32_t nvidia_library_use(std::string_view file);
 
-/// The CUDA version a driver supports by itself, as 1204 for 12.4; 0 if the driver is newer than the table.
+/// The CUDA version a driver supports by itself, as 1204 for 12.4; 0 if the driver is newer than
+/// the table.
 unsigned cuda_version_of_driver(std::string_view version);
 
 }  // namespace spc

@@ -80,12 +80,14 @@ std::vector<NvidiaGpu> gpus_in_proc(const NodeFiles& node) {
     gpu.node = "/dev/nvidia" + std::to_string(*minor);
     gpu.pci_address = pci_address_of(address);
     gpu.uuid = field_of(text, "GPU UUID");
-    if (gpu.uuid.find('?') != std::string::npos) gpu.uuid.clear();  // GPU-????????-...: nobody has used it yet
+    if (gpu.uuid.find('?') != std::string::npos)
+      gpu.uuid.clear();  // GPU-????????-...: nobody has used it yet
     gpu.model = field_of(text, "Model");
     gpus.push_back(std::move(gpu));
   }
   // Addresses have one width and lower case: sorted as text they are in the order of the bus.
-  sort_few(gpus, [](const NvidiaGpu& a, const NvidiaGpu& b) { return a.pci_address < b.pci_address; });
+  sort_few(gpus,
+           [](const NvidiaGpu& a, const NvidiaGpu& b) { return a.pci_address < b.pci_address; });
   return gpus;
 }
 

@@ -25,22 +25,30 @@ constexpr std::uint16_t kDriverMachine32 = EM_ARM;
 #else
 constexpr char kDriverMultiarch[] = "x86_64-linux-gnu";
 constexpr char kCpu[] = "x86_64";
-constexpr std::array<const char*, 3> kDirectories32{"/usr/lib/i386-linux-gnu", "/usr/lib32", "/usr/lib"};
+constexpr std::array<const char*, 3> kDirectories32{"/usr/lib/i386-linux-gnu", "/usr/lib32",
+                                                    "/usr/lib"};
 constexpr std::uint16_t kDriverMachine32 = EM_386;
 #endif
 
-/// Where a driver lies that was not put into the node's own directories and that nobody has told us of: the GPU operator, GKE.
-constexpr std::array<const char*, 3> kOtherRoots{"/run/nvidia/driver", "/home/kubernetes/bin/nvidia", "/usr/local/nvidia"};
+/// Where a driver lies that was not put into the node's own directories and that nobody has told us
+/// of: the GPU operator, GKE.
+constexpr std::array<const char*, 3> kOtherRoots{
+    "/run/nvidia/driver", "/home/kubernetes/bin/nvidia", "/usr/local/nvidia"};
 
 /// Debian's place for drivers of several branches: current, tesla, tesla-470, legacy-390xx.
-std::string debian_drivers(const std::string& root) { return root + "/usr/lib/" + kDriverMultiarch + "/nvidia/"; }
+std::string debian_drivers(const std::string& root) {
+  return root + "/usr/lib/" + kDriverMultiarch + "/nvidia/";
+}
 
-/// Below a root, in the order of the toolkit's pkg/lookup/library.go; lib64 and lib for a root that holds nothing else.
+/// Below a root, in the order of the toolkit's pkg/lookup/library.go; lib64 and lib for a root that
+/// holds nothing else.
 std::vector<std::string> directories_below(const NodeFiles& node, const std::string& root) {
   const std::string multiarch = kDriverMultiarch;
   std::vector<std::string> directories{root + "/usr/lib64", root + "/usr/lib/" + multiarch};
-  for (const std::string& branch : node.names(debian_drivers(root))) directories.push_back(debian_drivers(root) + branch);
-  for (const std::string& directory : {"/lib64"s, "/lib/" + multiarch}) directories.push_back(root + directory);
+  for (const std::string& branch : node.names(debian_drivers(root)))
+    directories.push_back(debian_drivers(root) + branch);
+  for (const std::string& directory : {"/lib64"s, "/lib/" + multiarch})
+    directories.push_back(root + directory);
   if (root.empty()) return directories;
   for (const char* directory : {"/lib", "/usr/lib", ""}) directories.push_back(root + directory);
   return directories;
@@ -54,7 +62,8 @@ std::string version_of_file(std::string_view file) {
   return version.find('.') == std::string_view::npos ? std::string() : std::string(version);
 }
 
-/// Where the links of `path`, a file below `root`, lead: alternatives of Debian, versions of a library. Itself if it is none.
+/// Where the links of `path`, a file below `root`, lead: alternatives of Debian, versions of a
+/// library. Itself if it is none.
 std::string without_links(const NodeFiles& node, const std::string& root, std::string path) {
   for (int links = 0; links < 8; ++links) {
     const std::string target = node.link(path);
@@ -66,7 +75,8 @@ std::string without_links(const NodeFiles& node, const std::string& root, std::s
 }
 
 /// Of the libcuda in this directory, empty if there is none; `version` if there is that one.
-std::string libcuda_version_in(const NodeFiles& node, const std::string& directory, const std::string& version) {
+std::string libcuda_version_in(const NodeFiles& node, const std::string& directory,
+                               const std::string& version) {
   if (!version.empty() && node.is_regular(directory + "/libcuda.so." + version)) return version;
   // Its name is the target of the link that ldconfig has made.
   std::string target = node.link(directory + "/libcuda.so.1");
@@ -74,14 +84,16 @@ std::string libcuda_version_in(const NodeFiles& node, const std::string& directo
   return node.is_regular(directory + "/" + target) ? version_of_file(target) : std::string();
 }
 
-/// Of /proc/driver/nvidia/version: "NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.54.15  Tue ...".
+/// Of /proc/driver/nvidia/version: "NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.54.15  Tue
+/// ...".
 std::string version_in_first_line(std::string_view text) {
   text = text.substr(0, text.find('\n'));
   while (!text.empty()) {
     const std::string_view word = text.substr(0, text.find(' '));
     text.remove_prefix(std::min(word.size() + 1, text.size()));
     const auto dot = word.find('.');
-    if (dot != std::string_view::npos && decimal(word.substr(0, dot)) > 0U) return std::string(word);
+    if (dot != std::string_view::npos && decimal(word.substr(0, dot)) > 0U)
+      return std::string(word);
   }
   return {};
 }
@@ -89,20 +101,24 @@ std::string version_in_first_line(std::string_view text) {
 /// Libraries whose version is their own.
 bool has_own_version(std::string_view file) {
   if (!file.starts_with("libnvidia-")) return false;
-  for (const char* stem : {"libnvidia-nvvm70.so.", "libnvidia-egl-gbm.so.", "libnvidia-egl-wayland.so.",
-                           "libnvidia-egl-wayland2.so.", "libnvidia-egl-xcb.so.", "libnvidia-egl-xlib.so."}) {
+  for (const char* stem :
+       {"libnvidia-nvvm70.so.", "libnvidia-egl-gbm.so.", "libnvidia-egl-wayland.so.",
+        "libnvidia-egl-wayland2.so.", "libnvidia-egl-xcb.so.", "libnvidia-egl-xlib.so."}) {
     if (file.starts_with(stem)) return true;
   }
   return file == "libnvidia-api.so.1";
 }
 
-/// What a library of the driver says about itself; nothing if it is none for this machine, or only another one's name.
-std::optional<NvidiaLibrary> driver_library(const NodeFiles& node, const std::string& directory, const std::string& folder,
-                                          const std::string& file, bool is_32_bit) {
+/// What a library of the driver says about itself; nothing if it is none for this machine, or only
+/// another one's name.
+std::optional<NvidiaLibrary> driver_library(const NodeFiles& node, const std::string& directory,
+                                            const std::string& folder, const std::string& file,
+                                            bool is_32_bit) {
   const std::string path = directory + (folder.empty() ? "" : "/" + folder) + "/" + file;
   const UniqueFd opened(::open(node.on_disk(path).c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   if (!opened) return std::nullopt;
-  if (elf_machine_of(opened.get()) != (is_32_bit ? kDriverMachine32 : own_machine())) return std::nullopt;
+  if (elf_machine_of(opened.get()) != (is_32_bit ? kDriverMachine32 : own_machine()))
+    return std::nullopt;
   return NvidiaLibrary{.path = path,
                        .file = file,
                        .soname = folder.empty() ? soname_of(opened.get()).value_or("") : "",
@@ -112,7 +128,8 @@ std::optional<NvidiaLibrary> driver_library(const NodeFiles& node, const std::st
                        .has_plain_link = node.exists(path.substr(0, path.rfind(".so.") + 3))};
 }
 
-void add_driver_libraries(const NodeFiles& node, const std::string& directory, bool is_32_bit, NvidiaDriver& driver) {
+void add_driver_libraries(const NodeFiles& node, const std::string& directory, bool is_32_bit,
+                          NvidiaDriver& driver) {
   const std::string ending = ".so." + driver.library_version;
   for (const char* folder : {"", "vdpau"}) {
     const std::string below = *folder == '\0' ? directory : directory + "/" + folder;
@@ -120,40 +137,47 @@ void add_driver_libraries(const NodeFiles& node, const std::string& directory, b
       return file.starts_with("lib") && (file.ends_with(ending) || has_own_version(file));
     };
     for (const std::string& file : node.names_if(below, is_of_driver)) {
-      if (!file.ends_with(ending) && !node.link(below + "/" + file).empty()) continue;  // its soname, not itself
-      const auto is_it = [&](const NvidiaLibrary& other) { return other.file == file && other.is_32_bit == is_32_bit; };
+      if (!file.ends_with(ending) && !node.link(below + "/" + file).empty())
+        continue;  // its soname, not itself
+      const auto is_it = [&](const NvidiaLibrary& other) {
+        return other.file == file && other.is_32_bit == is_32_bit;
+      };
       if (std::ranges::any_of(driver.libraries, is_it)) continue;
-      if (auto library = driver_library(node, directory, folder, file, is_32_bit)) driver.libraries.push_back(*std::move(library));
+      if (auto library = driver_library(node, directory, folder, file, is_32_bit))
+        driver.libraries.push_back(*std::move(library));
     }
   }
 }
 
 /// `paths` in order below `root`: the first that exists, without host_root.
-std::string first_of(const NodeFiles& node, const std::string& root, std::initializer_list<std::string> paths) {
+std::string first_of(const NodeFiles& node, const std::string& root,
+                     std::initializer_list<std::string> paths) {
   for (const std::string& path : paths) {
     if (node.exists(root + path)) return root + path;
   }
   return {};
 }
 
-void add_file(const NodeFiles& node, const std::string& root, const std::string& target, std::uint32_t uses,
-              std::vector<NvidiaFile>& files) {
+void add_file(const NodeFiles& node, const std::string& root, const std::string& target,
+              std::uint32_t uses, std::vector<NvidiaFile>& files) {
   if (node.exists(root + target)) files.push_back({root + target, target, uses});
 }
 
 void add_binaries(const NodeFiles& node, const std::string& root, NvidiaDriver& driver) {
-  constexpr std::array<std::pair<const char*, std::uint32_t>, 8> kBinaries{{{"nvidia-smi", for_utility},
-                                                                            {"nvidia-debugdump", for_utility},
-                                                                            {"nvidia-persistenced", for_utility},
-                                                                            {"nv-fabricmanager", for_utility},
-                                                                            {"nvidia-cuda-mps-control", for_compute},
-                                                                            {"nvidia-cuda-mps-server", for_compute},
-                                                                            {"nvidia-imex", for_compute},
-                                                                            {"nvidia-imex-ctl", for_compute}}};
+  constexpr std::array<std::pair<const char*, std::uint32_t>, 8> kBinaries{
+      {{"nvidia-smi", for_utility},
+       {"nvidia-debugdump", for_utility},
+       {"nvidia-persistenced", for_utility},
+       {"nv-fabricmanager", for_utility},
+       {"nvidia-cuda-mps-control", for_compute},
+       {"nvidia-cuda-mps-server", for_compute},
+       {"nvidia-imex", for_compute},
+       {"nvidia-imex-ctl", for_compute}}};
   for (const auto& [name, uses] : kBinaries) {
     const std::string file = "/"s + name;
     const std::string path =
-        first_of(node, root, {"/usr/bin" + file, "/usr/sbin" + file, "/bin" + file, "/usr/local/bin" + file});
+        first_of(node, root,
+                 {"/usr/bin" + file, "/usr/sbin" + file, "/bin" + file, "/usr/local/bin" + file});
     if (!path.empty()) driver.binaries.push_back({path, "/usr/bin" + file, uses});
   }
 }
@@ -164,12 +188,14 @@ void add_firmware(const NodeFiles& node, const std::string& root, NvidiaDriver& 
   std::string release = node.text("/proc/sys/kernel/osrelease");
   release.erase(std::min(release.find('\n'), release.size()));
   for (const std::string& directory :
-       {own, "/lib/firmware/updates/" + release, "/lib/firmware/updates"s, "/lib/firmware/" + release, "/lib/firmware"s}) {
+       {own, "/lib/firmware/updates/" + release, "/lib/firmware/updates"s,
+        "/lib/firmware/" + release, "/lib/firmware"s}) {
     if (directory.empty() || directory.ends_with("/")) continue;  // the kernel does not say
     const std::string below = "/nvidia/" + driver.version + "/";
     for (const std::string& name : node.names(root + directory + below, "gsp")) {
       if (name.ends_with(".bin"))
-        driver.firmware.push_back({root + directory + below + name, "/lib/firmware" + below + name, for_utility});
+        driver.firmware.push_back(
+            {root + directory + below + name, "/lib/firmware" + below + name, for_utility});
     }
     if (!driver.firmware.empty()) return;
   }
@@ -177,17 +203,19 @@ void add_firmware(const NodeFiles& node, const std::string& root, NvidiaDriver& 
 
 void add_config_files(const NodeFiles& node, const std::string& root, NvidiaDriver& driver) {
   constexpr std::uint32_t pictures = for_graphics | for_display;
-  for (const char* file :
-       {"/usr/share/glvnd/egl_vendor.d/10_nvidia.json", "/usr/share/egl/egl_external_platform.d/15_nvidia_gbm.json",
-        "/usr/share/egl/egl_external_platform.d/10_nvidia_wayland.json",
-        "/usr/share/egl/egl_external_platform.d/09_nvidia_wayland2.json",
-        "/usr/share/egl/egl_external_platform.d/20_nvidia_xcb.json", "/usr/share/egl/egl_external_platform.d/20_nvidia_xlib.json",
-        "/usr/share/nvidia/nvoptix.bin"})
+  for (const char* file : {"/usr/share/glvnd/egl_vendor.d/10_nvidia.json",
+                           "/usr/share/egl/egl_external_platform.d/15_nvidia_gbm.json",
+                           "/usr/share/egl/egl_external_platform.d/10_nvidia_wayland.json",
+                           "/usr/share/egl/egl_external_platform.d/09_nvidia_wayland2.json",
+                           "/usr/share/egl/egl_external_platform.d/20_nvidia_xcb.json",
+                           "/usr/share/egl/egl_external_platform.d/20_nvidia_xlib.json",
+                           "/usr/share/nvidia/nvoptix.bin"})
     add_file(node, root, file, pictures, driver.config_files);
   add_file(node, root, "/etc/OpenCL/vendors/nvidia.icd", for_compute, driver.config_files);
   const std::string icd = "/etc/vulkan/icd.d/nvidia_icd";
-  for (const std::string& place : {icd + ".json", icd + "." + kCpu + ".json", "/usr/share/vulkan/icd.d/nvidia_icd.json"s,
-                                   "/usr/share/vulkan/icd.d/nvidia_icd."s + kCpu + ".json"}) {
+  for (const std::string& place :
+       {icd + ".json", icd + "." + kCpu + ".json", "/usr/share/vulkan/icd.d/nvidia_icd.json"s,
+        "/usr/share/vulkan/icd.d/nvidia_icd."s + kCpu + ".json"}) {
     if (!node.exists(root + place)) continue;
     driver.config_files.push_back({root + place, icd + ".json", pictures});
     break;
@@ -204,14 +232,17 @@ void add_config_files(const NodeFiles& node, const std::string& root, NvidiaDriv
 void add_sockets(const NodeFiles& node, const std::string& root, NvidiaDriver& driver) {
   for (const char* name : {"/nvidia-persistenced/socket", "/nvidia-fabricmanager/socket"}) {
     std::string path = first_of(node, "", {"/run"s + name, "/var/run"s + name});
-    if (path.empty() && !root.empty()) path = first_of(node, root, {"/run"s + name, "/var/run"s + name});
+    if (path.empty() && !root.empty())
+      path = first_of(node, root, {"/run"s + name, "/var/run"s + name});
     if (!path.empty()) driver.sockets.push_back({path, "/var/run"s + name, for_utility});
   }
 }
 
 /// Where the cache of the loader below `root` has libcuda, if it is this version or none is known.
-std::string directory_in_cache(const NodeFiles& node, const std::string& root, const std::string& version) {
-  const UniqueFd file(::open(node.on_disk(root + "/etc/ld.so.cache").c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+std::string directory_in_cache(const NodeFiles& node, const std::string& root,
+                               const std::string& version) {
+  const UniqueFd file(
+      ::open(node.on_disk(root + "/etc/ld.so.cache").c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   const auto flags = cache_flags_of(own_machine());
   if (!file || !flags) return {};
   const auto cache = LdCache::read(file.get());
@@ -224,7 +255,8 @@ std::string directory_in_cache(const NodeFiles& node, const std::string& root, c
 }
 
 /// The root below which libcuda lies, having noted directory and version; nothing if it is nowhere.
-std::optional<std::string> find_libcuda(const NodeFiles& node, const std::string& driver_root, NvidiaDriver& driver) {
+std::optional<std::string> find_libcuda(const NodeFiles& node, const std::string& driver_root,
+                                        NvidiaDriver& driver) {
   std::vector<std::string> roots;
   if (!driver_root.empty()) roots.push_back(driver_root);
   if (driver_root.empty()) {
@@ -266,7 +298,8 @@ NvidiaDriver discover_nvidia(const std::string& host_root, const std::string& dr
   NvidiaDriver driver;
   driver.version = node.text("/sys/module/nvidia/version");
   driver.version.erase(std::min(driver.version.find('\n'), driver.version.size()));
-  if (driver.version.empty()) driver.version = version_in_first_line(node.text("/proc/driver/nvidia/version"));
+  if (driver.version.empty())
+    driver.version = version_in_first_line(node.text("/proc/driver/nvidia/version"));
   if (driver.version.empty()) driver.notes.emplace_back("no NVIDIA driver in the kernel");
   discover_nvidia_devices(host_root, driver);
 
@@ -285,7 +318,8 @@ NvidiaDriver discover_nvidia(const std::string& host_root, const std::string& dr
     add_driver_libraries(node, *root + "/usr/lib/" + kDriverMultiarch, false, driver);
   for (const char* directory_32 : kDirectories32) {
     const std::string found = *root + directory_32;
-    if (found == directory || !node.is_regular(found + "/libcuda.so." + driver.library_version)) continue;
+    if (found == directory || !node.is_regular(found + "/libcuda.so." + driver.library_version))
+      continue;
     driver.library_directories.push_back(found);
     add_driver_libraries(node, found, true, driver);
     break;

@@ -22,7 +22,8 @@ constexpr std::array<Word, 8> kCapabilityWords{{{"utility", for_utility},
 
 constexpr std::uint32_t for_pictures = for_graphics | for_display;
 
-/// By the file's name up to ".so": libnvidia-container's src/nvc_info.c, and what drivers have brought since.
+/// By the file's name up to ".so": libnvidia-container's src/nvc_info.c, and what drivers have
+/// brought since.
 constexpr std::array<Word, 57> kLibraries{{{"libnvidia-ml", for_utility},
                                            {"libnvidia-cfg", for_utility},
                                            {"libnvidia-nscq", for_utility},
@@ -81,16 +82,16 @@ constexpr std::array<Word, 57> kLibraries{{{"libnvidia-ml", for_utility},
                                            {"libnvidia-ngx", for_ngx},
                                            {"libnvidia-api", for_compute | for_pictures}}};
 
-/// The first driver of each branch of Linux drivers, and the CUDA version that it supports: the release notes of the CUDA
-/// toolkit, "CUDA driver versions".
+/// The first driver of each branch of Linux drivers, and the CUDA version that it supports: the
+/// release notes of the CUDA toolkit, "CUDA driver versions".
 struct Branch {
   unsigned major, cuda;
 };
-constexpr std::array<Branch, 28> kBranches{{{375, 800},  {384, 900},  {390, 901},  {396, 902},  {410, 1000}, {418, 1001},
-                                            {440, 1002}, {450, 1100}, {455, 1101}, {460, 1102}, {465, 1103}, {470, 1104},
-                                            {495, 1105}, {510, 1106}, {515, 1107}, {520, 1108}, {525, 1200}, {530, 1201},
-                                            {535, 1202}, {545, 1203}, {550, 1204}, {555, 1205}, {560, 1206}, {565, 1207},
-                                            {570, 1208}, {575, 1209}, {580, 1300}, {590, 1301}}};
+constexpr std::array<Branch, 28> kBranches{
+    {{375, 800},  {384, 900},  {390, 901},  {396, 902},  {410, 1000}, {418, 1001}, {440, 1002},
+     {450, 1100}, {455, 1101}, {460, 1102}, {465, 1103}, {470, 1104}, {495, 1105}, {510, 1106},
+     {515, 1107}, {520, 1108}, {525, 1200}, {530, 1201}, {535, 1202}, {545, 1203}, {550, 1204},
+     {555, 1205}, {560, 1206}, {565, 1207}, {570, 1208}, {575, 1209}, {580, 1300}, {590, 1301}}};
 
 }  // namespace
 
@@ -103,7 +104,8 @@ std::optional<std::uint32_t> nvidia_use_of(std::string_view word) {
 
 std::uint32_t nvidia_library_use(std::string_view file) {
   const std::string_view stem = file.substr(0, file.find(".so"));
-  const auto found = std::find_if(kLibraries.begin(), kLibraries.end(), [&](const Word& entry) { return entry.word == stem; });
+  const auto found = std::find_if(kLibraries.begin(), kLibraries.end(),
+                                  [&](const Word& entry) { return entry.word == stem; });
   return found == kLibraries.end() ? std::uint32_t{for_any} : found->use;
 }
 

@@ -10,7 +10,8 @@
 namespace spc {
 namespace {
 
-/// Global numbers of the step's GPUs in ascending order; empty if Slurm says nothing that can be understood.
+/// Global numbers of the step's GPUs in ascending order; empty if Slurm says nothing that can be
+/// understood.
 std::set<std::uint32_t> numbers_in(std::string_view list) {
   std::set<std::uint32_t> numbers;
   for (const std::string& part : parts_of(list)) {
@@ -34,7 +35,8 @@ const std::string* list_of_slurm(const HookContext& context) {
 
 bool slurm_gave_gpus(const HookContext& context) {
   const std::string* list = context.of_job("SLURM_STEP_GPUS");
-  if (list == nullptr && context.of_job("SLURM_STEP_ID") == nullptr) list = context.of_job("SLURM_JOB_GPUS");
+  if (list == nullptr && context.of_job("SLURM_STEP_ID") == nullptr)
+    list = context.of_job("SLURM_JOB_GPUS");
   return list != nullptr && !list->empty();
 }
 
@@ -64,7 +66,8 @@ std::optional<std::set<std::size_t>> allocated_of(const HookContext& context,
   return std::set<std::size_t>(numbers.begin(), numbers.end());
 }
 
-std::optional<std::vector<std::size_t>> order_of_slurm(const HookContext& context, const std::vector<unsigned>& minors) {
+std::optional<std::vector<std::size_t>> order_of_slurm(const HookContext& context,
+                                                       const std::vector<unsigned>& minors) {
   std::vector<std::size_t> order(minors.size());
   std::iota(order.begin(), order.end(), std::size_t{0});
   const std::string by = context.setting("gpu_numbers", "auto");
@@ -81,8 +84,10 @@ GpuAllocation allocated_among(const HookContext& context, const std::vector<unsi
   const auto order = order_of_slurm(context, minors);
   if (!order) {
     allocation.doubt = formatted(
-        "Slurm allocated the GPUs {}, but device files are not in PCI order on this node, so these numbers are ambiguous and"
-        " all GPUs that can be opened are used (hint: set ConstrainDevices=yes in cgroup.conf, or gpu_numbers in config.toml)",
+        "Slurm allocated the GPUs {}, but device files are not in PCI order on this node, so these "
+        "numbers are ambiguous and"
+        " all GPUs that can be opened are used (hint: set ConstrainDevices=yes in cgroup.conf, or "
+        "gpu_numbers in config.toml)",
         *list_of_slurm(context));
     return allocation;
   }
@@ -116,7 +121,8 @@ std::optional<std::string> renumbered(std::string_view visible, std::string_view
   std::string local;
   for (const std::string& part : parts_of(visible)) {
     const auto number = decimal(part);
-    const auto found = number && *number < order.size() ? of_step.find(order[*number]) : of_step.end();
+    const auto found =
+        number && *number < order.size() ? of_step.find(order[*number]) : of_step.end();
     if (found == of_step.end()) return std::nullopt;
     local += (local.empty() ? "" : ",") + std::to_string(std::distance(of_step.begin(), found));
   }
@@ -125,7 +131,9 @@ std::optional<std::string> renumbered(std::string_view visible, std::string_view
 
 void renumber_variables(const HookContext& context, const std::vector<unsigned>& minors,
                         std::initializer_list<const char*> names, Edits& edits) {
-  if (context.flag("prefer_cdi", false) || !context.devices.empty() || !allocated_of(context, minors.size())) return;
+  if (context.flag("prefer_cdi", false) || !context.devices.empty() ||
+      !allocated_of(context, minors.size()))
+    return;
   const auto order = order_of_slurm(context, minors);
   if (!order) return;
   for (const char* name : names) {

@@ -21,7 +21,8 @@ bool same_word(std::string_view a, std::string_view b) {
 constexpr std::size_t kLargestConf = 4 << 20;
 constexpr int kDeepest = 3;  ///< files that include files
 
-std::string text_of_conf(const std::string& root, const std::string& directory, const std::string& path, int depth) {
+std::string text_of_conf(const std::string& root, const std::string& directory,
+                         const std::string& path, int depth) {
   const UniqueFd file(::open((root + path).c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC));
   const auto text = file ? read_file(file.get(), kLargestConf) : Result<std::string>(std::string());
   if (!text) return {};
@@ -29,12 +30,16 @@ std::string text_of_conf(const std::string& root, const std::string& directory, 
   for (const std::string_view line : split(*text, '\n')) {
     constexpr std::string_view kInclude = "include";
     const auto blank = line.find_first_of(kBlanks);
-    const bool includes = depth < kDeepest && blank != std::string_view::npos && same_word(line.substr(0, blank), kInclude);
+    const bool includes = depth < kDeepest && blank != std::string_view::npos &&
+                          same_word(line.substr(0, blank), kInclude);
     const std::string_view named = includes ? trimmed(line.substr(blank)) : std::string_view();
     if (named.empty() || all.size() > kLargestConf) {
       all.append(line).append("\n");
     } else {
-      all += text_of_conf(root, directory, named.starts_with('/') ? std::string(named) : directory + "/" + std::string(named), depth + 1);
+      all += text_of_conf(
+          root, directory,
+          named.starts_with('/') ? std::string(named) : directory + "/" + std::string(named),
+          depth + 1);
     }
   }
   return all;
@@ -70,7 +75,8 @@ std::string slurm_file(const HookContext& context, std::string_view name) {
     directories.emplace_back(usual);
   }
   for (const std::string& directory : directories) {
-    std::string text = text_of_conf(context.host_root, directory, directory + "/" + std::string(name), 0);
+    std::string text =
+        text_of_conf(context.host_root, directory, directory + "/" + std::string(name), 0);
     if (!text.empty() && text != "\n") return text;
   }
   return {};

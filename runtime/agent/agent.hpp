@@ -14,8 +14,9 @@
 
 namespace spc::agent {
 
-/// The root side of one step on one node: gives its tasks one container. It only waits for events, so that it can
-/// be killed at any time, and ends, with its helpers, when slurmstepd has closed the common socket.
+/// The root side of one step on one node: gives its tasks one container. It only waits for events,
+/// so that it can be killed at any time, and ends, with its helpers, when slurmstepd has closed the
+/// common socket.
 class Agent {
  public:
   /// `tools` may be an Error: then every task gets it.
@@ -53,7 +54,7 @@ class Agent {
   Result<ServedLayer> serve(int file);
   Result<void> start_builder();
 
-  void lead();  ///< the first waiting task
+  void lead();                  ///< the first waiting task
   void tell(const Task& task);  ///< its answer, if there is one
   Result<void> tell_all(TaskMessageKind kind, std::string_view text);
   void answer_all(const TaskMessage& answer);
@@ -68,28 +69,31 @@ class Agent {
 
   std::vector<Task> tasks_;  ///< waiting; the first one is the leader
   BuildOrder order_;
-  Digest image_;          ///< in the store, admitted for this step
-  Digest image_name_;     ///< the only one that import may write
+  Digest image_;       ///< in the store, admitted for this step
+  Digest image_name_;  ///< the only one that import may write
   Child import_;
   Child builder_;
   std::vector<UniqueFd> servers_;  ///< each takes orders here: protocol/fuse.hpp
   static constexpr std::size_t kMostHelpers = 1000;
-  /// Servers, publishers and the init process of a PID namespace: they exit on their own, or with us; and killed ones.
+  /// Servers, publishers and the init process of a PID namespace: they exit on their own, or with
+  /// us; and killed ones.
   std::vector<pid_t> helpers_;
   std::uint64_t began_ = 0;
   std::vector<LayerFile> layers_;  ///< of the container: a copy holds no lock on its layer
   Result<void> held_;  ///< the layers, for the job's later steps; its errno is our exit code
 
   std::optional<NamedContainer> named_;
-  bool replace_ = false;               ///< ignore what is stored under the name
-  bool looking_ = false;               ///< the container belongs to another agent, and its state is not known yet
-  UniqueFd holder_;                    ///< the agent that has it, and will answer when it is ready
+  bool replace_ = false;  ///< ignore what is stored under the name
+  bool looking_ =
+      false;         ///< the container belongs to another agent, and its state is not known yet
+  UniqueFd holder_;  ///< the agent that has it, and will answer when it is ready
   std::optional<TaskMessage> joined_;  ///< the answer
 
   std::optional<TaskMessage> answer_;  ///< ready or failed, once known
   std::vector<UniqueFd> inits_;        ///< closing them ends the init processes of PID namespaces
   UniqueFd notes_;                     ///< for the leader to write
-  std::vector<UniqueFd> namespaces_;   ///< of the container: mount, the notes, then those of `answer_`
+  std::vector<UniqueFd>
+      namespaces_;  ///< of the container: mount, the notes, then those of `answer_`
 };
 
 }  // namespace spc::agent

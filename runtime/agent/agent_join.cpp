@@ -4,8 +4,8 @@
 #include "agent/node/system_call.hpp"
 #include "base/socket.hpp"
 
-/// The agent's part in containers that several steps share: finding out how the one with this name stands, joining it, and
-/// letting others join.
+/// The agent's part in containers that several steps share: finding out how the one with this name
+/// stands, joining it, and letting others join.
 
 namespace spc::agent {
 
@@ -15,11 +15,14 @@ Result<void> Agent::find(const TaskMessage& message) {
   if ((message.name_flags & TaskMessage::name_of_step) != 0) {
     std::uint32_t numbers[2];  // job and step
     std::memcpy(numbers, message.container.bytes.data(), sizeof numbers);
-    holder_ = connect_to(SPC_TRY(open_steps()).get(), traces_of(step_.uid, numbers[0]) + std::to_string(numbers[1]));
+    holder_ = connect_to(SPC_TRY(open_steps()).get(),
+                         traces_of(step_.uid, numbers[0]) + std::to_string(numbers[1]));
     return holder_ ? Result<void>() : say_found(TaskMessage::named_new);
   }
   const bool of_job = (message.name_flags & TaskMessage::name_of_job) != 0;
-  named_.emplace(step_.uid, step_.gid, (of_job ? std::to_string(step_.job) + "." : "") + message.container.hex().substr(0, 32));
+  named_.emplace(
+      step_.uid, step_.gid,
+      (of_job ? std::to_string(step_.job) + "." : "") + message.container.hex().substr(0, 32));
   replace_ = (message.name_flags & TaskMessage::name_replace) != 0;
   looking_ = true;
   return look();
@@ -49,12 +52,14 @@ Result<void> Agent::on_holder(int socket) {
   holder_.reset();
   const std::size_t shared = message.named_state == TaskMessage::named_running ? 3 : 0;
   if (!passed || message.kind != TaskMessageKind::ready || passed->size() < 3 + shared)
-    return looking_ ? Result<void>() : say_found(TaskMessage::named_new);  // of a step, which has ended
+    return looking_ ? Result<void>()
+                    : say_found(TaskMessage::named_new);  // of a step, which has ended
   looking_ = false;
   for (; message.servers != 0 && passed->size() > 3 + shared; --message.servers, passed->pop_back())
     SPC_TRY(serve(passed->back().get()));
   if (shared != 0) {
-    if (!named_) named_.emplace(step_.uid, step_.gid, std::string());  // another step's, and that has a name
+    if (!named_)
+      named_.emplace(step_.uid, step_.gid, std::string());  // another step's, and that has a name
     named_->notes = std::move(passed->back()), passed->pop_back();
     named_->listener = std::move(passed->back()), passed->pop_back();
     named_->lock = std::move(passed->back()), passed->pop_back();
@@ -75,15 +80,17 @@ Result<void> Agent::join_running() {
     answer_all(*joined_);
     return {};
   }
-  // What is attached there later is not locked: root of that user namespace could take its flags off.
+  // What is attached there later is not locked: root of that user namespace could take its flags
+  // off.
   if ((joined_->namespaces & own_user) != 0)
-    return Error(ErrorKind::refused, "add mounts to or save a running container with remapped root: not supported");
+    return Error(ErrorKind::refused,
+                 "add mounts to or save a running container with remapped root: not supported");
   order_.join = namespaces_.front().get();
   return start_builder();
 }
 
-/// Everything that the container lives by is handed on, so that it does not matter which of its steps ends first. Of servers, which
-/// end with their step, others join the mount.
+/// Everything that the container lives by is handed on, so that it does not matter which of its
+/// steps ends first. Of servers, which end with their step, others join the mount.
 Result<void> Agent::on_peer(int listener) {
   const UniqueFd peer(::accept4(listener, nullptr, nullptr, SOCK_CLOEXEC));
   if (!peer || !peer_is(peer.get(), 0)) return {};  // another step was faster
@@ -98,7 +105,8 @@ Result<void> Agent::on_peer(int listener) {
     auto ends = socket_pair();
     const int theirs[] = {ends ? ends->second.get() : -1};
     const bool fits = ends && passed.size() < kMaxDescriptorsPerMessage;
-    if (!fits || !send_struct(server.get(), FuseOrder::lend, theirs, WhenFull::fail)) continue;  // it will end with us
+    if (!fits || !send_struct(server.get(), FuseOrder::lend, theirs, WhenFull::fail))
+      continue;  // it will end with us
     passed.push_back(joining.emplace_back(std::move(ends->first)).get());
   }
   message.servers = static_cast<std::uint32_t>(joining.size());

@@ -1,7 +1,8 @@
 // /usr/libexec/spank-container/agent
-//   agent step UID GID JOB STEP   the root side of one step, on descriptor 3; started by the plugin in slurmstepd
-//   agent setup UID GID           makes the node's directories; UID and GID are the service user's; started by slurmd
-//   agent epilog UID JOB          removes what belongs to a job that has ended, or holds; started by slurmd, and by scontainer gc
+//   agent step UID GID JOB STEP   the root side of one step, on descriptor 3; started by the plugin
+//   in slurmstepd agent setup UID GID           makes the node's directories; UID and GID are the
+//   service user's; started by slurmd agent epilog UID JOB          removes what belongs to a job
+//   that has ended, or holds; started by slurmd, and by scontainer gc
 
 #include <fcntl.h>
 #include <signal.h>
@@ -26,16 +27,19 @@ namespace {
 Result<AgentTools> prepare_tools() {
   AgentTools tools;
   tools.store = SPC_TRY(ImageStore::open(SPC_STORE_DIR));
-  tools.policy_file = SPC_TRY(current_policy(tools.store.service_uid(), tools.store.service_gid(), tools.policy));
+  tools.policy_file =
+      SPC_TRY(current_policy(tools.store.service_uid(), tools.store.service_gid(), tools.policy));
   return tools;
 }
 
 int run_step(uid_t uid, gid_t gid, std::uint32_t job, std::uint32_t step) {
-  if (::chdir("/") != 0 || ::isfdtype(kAgentSocket, S_IFSOCK) != 1) return 1;  // not started by the plugin
+  if (::chdir("/") != 0 || ::isfdtype(kAgentSocket, S_IFSOCK) != 1)
+    return 1;  // not started by the plugin
   auto reduced = keep_needed_privileges();
   auto tools = reduced ? prepare_tools() : Result<AgentTools>(std::move(reduced).error());
   // A failure so far is told to the tasks, who can tell the user.
-  Agent agent({.uid = uid, .gid = gid, .job = job, .step = step}, UniqueFd(kAgentSocket), std::move(tools));
+  Agent agent({.uid = uid, .gid = gid, .job = job, .step = step}, UniqueFd(kAgentSocket),
+              std::move(tools));
   agent.run();
   return 0;
 }
@@ -44,7 +48,8 @@ int run_setup(uid_t uid, gid_t gid) {
   auto done = set_up_node(uid, gid);
   if (done) done = sweep_containers();
   const auto held = set_up_held_layers();  // without it steps start later, and nothing else
-  if (!done || !held) std::fprintf(stderr, "agent: %s\n", (done ? held : done).error().message().c_str());
+  if (!done || !held)
+    std::fprintf(stderr, "agent: %s\n", (done ? held : done).error().message().c_str());
   return done ? 0 : 1;
 }
 
@@ -54,7 +59,8 @@ int run_setup(uid_t uid, gid_t gid) {
 int main(int argc, char** argv) {
   unsigned ids[4] = {};
   ::signal(SIGPIPE, SIG_IGN);
-  ::signal(SIGCHLD, SIG_DFL);  // ignored, it would take the verifier's verdict away; exec leaves it so
+  ::signal(SIGCHLD,
+           SIG_DFL);  // ignored, it would take the verifier's verdict away; exec leaves it so
   ::umask(022);
   const std::string_view command = argc > 1 ? argv[1] : "";
   bool good = argc >= 2 && argc <= 6;
@@ -62,9 +68,11 @@ int main(int argc, char** argv) {
     const char* const end = argv[i] + std::strlen(argv[i]);
     good = std::from_chars(argv[i], end, ids[i - 2]).ptr == end && ids[i - 2] != ~0U;
   }
-  if (good && command == "step" && argc == 6) return spc::agent::run_step(ids[0], ids[1], ids[2], ids[3]);
+  if (good && command == "step" && argc == 6)
+    return spc::agent::run_step(ids[0], ids[1], ids[2], ids[3]);
   if (good && command == "setup" && argc == 4) return spc::agent::run_setup(ids[0], ids[1]);
-  if (good && command == "epilog" && argc == 4) return spc::agent::remove_containers_of(ids[0], ids[1]) ? 0 : 1;
+  if (good && command == "epilog" && argc == 4)
+    return spc::agent::remove_containers_of(ids[0], ids[1]) ? 0 : 1;
   std::fputs("agent is started by spank_container.so, not manually\n", stderr);
   return 2;
 }

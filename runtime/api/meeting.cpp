@@ -20,7 +20,8 @@ static_assert(std::string_view(SPC_MEETING_VARIABLE) == spc::kMeetingVariable);
 int spc_srun_listen(uint16_t* port) {
   if (port == nullptr) return -1;
   try {
-    auto made = spc::Listener::open(spc::SubmitRules::read(SPC_CONFIG_FILE, ::geteuid()).srun_ports);
+    auto made =
+        spc::Listener::open(spc::SubmitRules::read(SPC_CONFIG_FILE, ::geteuid()).srun_ports);
     if (!made) return -1;
     *port = made->port;
     return made->socket.release();
@@ -46,12 +47,17 @@ int spc_meeting_open(spc_meeting** meeting, const char** variable) {
   }
 }
 
-void spc_meeting_start(spc_meeting* meeting, uint32_t nodes, const char* image, spc_log_fn log, void* arg) {
+void spc_meeting_start(spc_meeting* meeting, uint32_t nodes, const char* image, spc_log_fn log,
+                       void* arg) {
   if (meeting == nullptr) return;
   try {
-    meeting->meeting.start(nodes, image != nullptr ? image : "", [log, arg](spc::Meeting::About about, const std::string& line) {
-      if (log != nullptr) log(about == spc::Meeting::About::progress ? SPC_LOG_INFO : SPC_LOG_DEBUG, line.c_str(), arg);
-    });
+    meeting->meeting.start(
+        nodes, image != nullptr ? image : "",
+        [log, arg](spc::Meeting::About about, const std::string& line) {
+          if (log != nullptr)
+            log(about == spc::Meeting::About::progress ? SPC_LOG_INFO : SPC_LOG_DEBUG, line.c_str(),
+                arg);
+        });
   } catch (const std::exception&) {
     // Out of memory: nobody is answered, and each node goes alone.
   }

@@ -46,10 +46,12 @@ constexpr char kServiceUser[] = "spank-container";
 
 /// The codes of the C API count down in the order of ErrorKind.
 constexpr int code_of(ErrorKind kind) { return -1 - static_cast<int>(kind); }
-static_assert(code_of(ErrorKind::invalid) == SPC_E_INVALID && code_of(ErrorKind::corrupt) == SPC_E_CORRUPT);
+static_assert(code_of(ErrorKind::invalid) == SPC_E_INVALID &&
+              code_of(ErrorKind::corrupt) == SPC_E_CORRUPT);
 static_assert(code_of(ErrorKind::internal) == SPC_E_INTERNAL);
 
-/// Every function of the C API runs its body in here: no exception leaves it, and a failure leaves its text in the handle.
+/// Every function of the C API runs its body in here: no exception leaves it, and a failure leaves
+/// its text in the handle.
 template <typename Body>
 int guard(spc_runtime* rt, const Body& body) noexcept(false) {
   if (rt == nullptr) return SPC_E_INVALID;
@@ -70,10 +72,12 @@ int guard(spc_runtime* rt, const Body& body) noexcept(false) {
   }
 }
 
-/// Reads a caller's struct of any earlier or later version: what he does not know stays at `known`'s default.
+/// Reads a caller's struct of any earlier or later version: what he does not know stays at
+/// `known`'s default.
 template <typename Struct>
 Result<Struct> adopt(const Struct* given, Struct known) {
-  if (given == nullptr || given->size < sizeof(size_t)) return Error(ErrorKind::invalid, "missing argument");
+  if (given == nullptr || given->size < sizeof(size_t))
+    return Error(ErrorKind::invalid, "missing argument");
   std::memcpy(&known, given, std::min(given->size, sizeof known));
   known.size = sizeof known;
   return known;
@@ -83,7 +87,8 @@ class CallbackLog final : public Log {
  public:
   explicit CallbackLog(const spc_runtime& rt) : rt_(rt) {}
   void write(LogLevel level, std::string_view line) noexcept override {
-    if (rt_.log != nullptr) rt_.log(static_cast<int>(level), std::string(line).c_str(), rt_.log_arg);
+    if (rt_.log != nullptr)
+      rt_.log(static_cast<int>(level), std::string(line).c_str(), rt_.log_arg);
   }
 
  private:
@@ -93,7 +98,8 @@ class CallbackLog final : public Log {
 /// Writes as much of `known` as the caller's struct has room for.
 template <typename Struct>
 Result<void> hand_out(Struct known, Struct* out) {
-  if (out == nullptr || out->size < sizeof(size_t)) return Error(ErrorKind::invalid, "missing argument");
+  if (out == nullptr || out->size < sizeof(size_t))
+    return Error(ErrorKind::invalid, "missing argument");
   known.size = out->size;
   std::memcpy(out, &known, std::min(out->size, sizeof known));
   return {};
@@ -101,8 +107,10 @@ Result<void> hand_out(Struct known, Struct* out) {
 
 Result<OptionTexts> texts_of(const spc_options& options) {
   OptionTexts texts;
-  for (auto text = options.given; text != nullptr && *text != nullptr; ++text) SPC_TRY(texts.add(*text));
-  if (options.variables != nullptr) SPC_TRY(texts.add_twins(as_map(options.variables, OptionTexts::kTwinPrefixes)));
+  for (auto text = options.given; text != nullptr && *text != nullptr; ++text)
+    SPC_TRY(texts.add(*text));
+  if (options.variables != nullptr)
+    SPC_TRY(texts.add_twins(as_map(options.variables, OptionTexts::kTwinPrefixes)));
   return texts;
 }
 
@@ -115,7 +123,8 @@ Result<LaunchRequest> parse_options(const spc_options* given, ReadAt where) {
   const auto options = SPC_TRY(adopt(given, spc_options{}));
   const auto texts = SPC_TRY(texts_of(options));
   auto request = SPC_TRY(texts.parse(where));
-  for (auto word = options.command; word != nullptr && *word != nullptr; ++word) request.command.emplace_back(*word);
+  for (auto word = options.command; word != nullptr && *word != nullptr; ++word)
+    request.command.emplace_back(*word);
   if (options.batch_script != nullptr) request.batch_script = options.batch_script;
   request.only_pull = options.only_pull != 0;
   request.begins_job = options.begins_job != 0;
@@ -124,14 +133,19 @@ Result<LaunchRequest> parse_options(const spc_options* given, ReadAt where) {
   return request;
 }
 
-/// For launch(), where there is no capability any more. `environment` gets the variables that count.
-Result<Asked> read_texts(spc_runtime& rt, const spc_options* options, spc_environment& environment, ReadAt where) {
+/// For launch(), where there is no capability any more. `environment` gets the variables that
+/// count.
+Result<Asked> read_texts(spc_runtime& rt, const spc_options* options, spc_environment& environment,
+                         ReadAt where) {
   if (environment.read != nullptr) {
     const int said = environment.read(&options, &environment.variables, environment.arg);
-    if (said < 0) return Error(ErrorKind::invalid, "read what the job asks for: the caller refuses it");
-    if (said != SPC_OK) return Asked{.verdict = said == SPC_READ_OUTSIDE ? Asked::outside : Asked::left};
+    if (said < 0)
+      return Error(ErrorKind::invalid, "read what the job asks for: the caller refuses it");
+    if (said != SPC_OK)
+      return Asked{.verdict = said == SPC_READ_OUTSIDE ? Asked::outside : Asked::left};
   }
-  Asked asked{.request = SPC_TRY(parse_options(options, where)), .job = as_map(environment.variables)};
+  Asked asked{.request = SPC_TRY(parse_options(options, where)),
+              .job = as_map(environment.variables)};
   asked.request.style = &rt.style;
   asked.request.overrides = rt.settings;
   asked.request.since = submission_time(asked.job);
@@ -144,7 +158,8 @@ void hand_over(const TaskEntry& entry, const spc_environment& environment, Log& 
   if (entry.explained) ::_exit(0);
   if (entry.outside) return;
   for (const auto& name : entry.environment.unset) environment.unset(name.c_str(), environment.arg);
-  for (const auto& [name, value] : entry.environment.set) environment.set(name.c_str(), value.c_str(), environment.arg);
+  for (const auto& [name, value] : entry.environment.set)
+    environment.set(name.c_str(), value.c_str(), environment.arg);
   if (!entry.timing.empty()) log.write(LogLevel::debug, entry.timing);
 }
 
@@ -158,17 +173,22 @@ int spc_open(spc_log_fn log, void* arg, spc_runtime** out) {
 
 void spc_close(spc_runtime* rt) {
   if (rt == nullptr) return;
-  if (rt->opened_by == ::getpid()) [[maybe_unused]] const auto stopped = rt->agent.stop(rt->channel);
-  [[maybe_unused]] const int kept = rt->channel.keeper.release();  // its close would free all pages of the step's tmpfs here
+  if (rt->opened_by == ::getpid()) [[maybe_unused]]
+    const auto stopped = rt->agent.stop(rt->channel);
+  [[maybe_unused]] const int kept =
+      rt->channel.keeper.release();  // its close would free all pages of the step's tmpfs here
   delete rt;
 }
 
-const char* spc_error_message(const spc_runtime* rt) { return rt == nullptr ? "no handle" : rt->error.c_str(); }
+const char* spc_error_message(const spc_runtime* rt) {
+  return rt == nullptr ? "no handle" : rt->error.c_str();
+}
 
 int spc_configure(spc_runtime* rt, const char* const* settings) {
   return guard(rt, [&]() -> Result<void> {
     rt->settings.clear();
-    for (; settings != nullptr && *settings != nullptr; ++settings) rt->settings.emplace_back(*settings);
+    for (; settings != nullptr && *settings != nullptr; ++settings)
+      rt->settings.emplace_back(*settings);
     SitePolicy site = SitePolicy::read();
     site.override_with(rt->settings);
     rt->style = message_style(site);
@@ -176,7 +196,9 @@ int spc_configure(spc_runtime* rt, const char* const* settings) {
   });
 }
 
-const char* spc_message_prefix(const spc_runtime* rt) { return message_prefix(rt == nullptr ? MessageStyle::own : rt->style); }
+const char* spc_message_prefix(const spc_runtime* rt) {
+  return message_prefix(rt == nullptr ? MessageStyle::own : rt->style);
+}
 
 int spc_option_at(size_t number, spc_option* out) {
   const auto all = container_options();
@@ -195,10 +217,11 @@ int spc_summarize(spc_runtime* rt, const spc_options* options, spc_summary* out)
   return guard(rt, [&]() -> Result<void> {
     const auto adopted = SPC_TRY(adopt(options, spc_options{}));
     const auto texts = SPC_TRY(texts_of(adopted));
-    spc_summary summary{.size = sizeof summary,
-                        .container = texts.has("container-image") || texts.has("container-name") ? 1 : 0,
-                        .explain = texts.has("container-explain") ? 1 : 0,
-                        .verbose = texts.has("container-verbose") ? 1 : 0};
+    spc_summary summary{
+        .size = sizeof summary,
+        .container = texts.has("container-image") || texts.has("container-name") ? 1 : 0,
+        .explain = texts.has("container-explain") ? 1 : 0,
+        .verbose = texts.has("container-verbose") ? 1 : 0};
     const std::string image = without_secrets(texts.last("container-image"));
     if (image.size() < sizeof summary.image) image.copy(summary.image, image.size());
     return hand_out(summary, out);
@@ -216,7 +239,8 @@ int spc_check_site(spc_runtime* rt, const spc_options* options) {
   return guard(rt, [&]() -> Result<void> {
     const auto adopted = SPC_TRY(adopt(options, spc_options{}));
     const auto text = [](const char* given) { return std::string(given == nullptr ? "" : given); };
-    const Destination destination{.partitions = text(adopted.partitions), .constraint = text(adopted.constraint)};
+    const Destination destination{.partitions = text(adopted.partitions),
+                                  .constraint = text(adopted.constraint)};
     const auto request = SPC_TRY(parse_options(options, ReadAt::submission));
     auto answer = SPC_TRY(check_at_submission(request, destination));
     for (const auto& warning : answer.warnings) CallbackLog(*rt).write(LogLevel::warning, warning);
@@ -225,7 +249,9 @@ int spc_check_site(spc_runtime* rt, const spc_options* options) {
   });
 }
 
-const char* spc_image_digest(const spc_runtime* rt) { return rt == nullptr ? "" : rt->image_digest.c_str(); }
+const char* spc_image_digest(const spc_runtime* rt) {
+  return rt == nullptr ? "" : rt->image_digest.c_str();
+}
 
 struct spc_tags : TagQuestions {};
 
@@ -257,13 +283,17 @@ int spc_node_setup(spc_runtime* rt) {
     ::getpwnam_r(kServiceUser, &entry, buffer.data(), buffer.size(), &service);
     if (service == nullptr || service->pw_uid == 0)
       return Error(ErrorKind::not_found, "set up the node: no user " + quoted(kServiceUser))
-          .hint("create it: useradd --system --no-create-home --shell /usr/sbin/nologin spank-container");
+          .hint(
+              "create it: useradd --system --no-create-home --shell /usr/sbin/nologin "
+              "spank-container");
     return run_agent("setup", service->pw_uid, service->pw_gid, "set up the node");
   });
 }
 
 int spc_job_epilog(spc_runtime* rt, uid_t uid, uint32_t job_id) {
-  return guard(rt, [&] { return run_agent("epilog", uid, job_id, "clean up after job " + std::to_string(job_id)); });
+  return guard(rt, [&] {
+    return run_agent("epilog", uid, job_id, "clean up after job " + std::to_string(job_id));
+  });
 }
 
 int spc_step_open(spc_runtime* rt) {
@@ -277,9 +307,11 @@ int spc_step_open(spc_runtime* rt) {
 int spc_step_start(spc_runtime* rt, const spc_step* given) {
   return guard(rt, [&]() -> Result<void> {
     const auto step = SPC_TRY(adopt(given, spc_step{}));
-    if (!rt->channel.parked_agent) return Error(ErrorKind::internal, "start the agent: the step has no channel");
-    rt->agent = SPC_TRY(
-        StepAgent::start(std::move(rt->channel.parked_agent), {step.uid, step.gid, step.job_id, step.step_id}, rt->opened_by));
+    if (!rt->channel.parked_agent)
+      return Error(ErrorKind::internal, "start the agent: the step has no channel");
+    rt->agent =
+        SPC_TRY(StepAgent::start(std::move(rt->channel.parked_agent),
+                                 {step.uid, step.gid, step.job_id, step.step_id}, rt->opened_by));
     rt->granted = granted_gpu_nodes();
     return {};
   });
@@ -301,13 +333,16 @@ int spc_task_flags(const spc_runtime* rt) {
 int spc_task_enter(spc_runtime* rt, const spc_options* options, const spc_environment* given) {
   const int entered = guard(rt, [&]() -> Result<void> {
     auto environment = SPC_TRY(adopt(given, spc_environment{}));
-    if (!rt->channel.tasks) return Error(ErrorKind::internal, "enter the container: the step has no channel");
+    if (!rt->channel.tasks)
+      return Error(ErrorKind::internal, "enter the container: the step has no channel");
     rt->channel.keeper.reset();  // root's mounts, which the user must not receive
     CallbackLog log(*rt);
     std::function<void()> before;
-    if (environment.before_entering != nullptr) before = [&] { environment.before_entering(environment.arg); };
+    if (environment.before_entering != nullptr)
+      before = [&] { environment.before_entering(environment.arg); };
     std::function<void(bool)> lead;
-    if (environment.before_leading != nullptr) lead = [&](bool first) { environment.before_leading(first ? 1 : 0, environment.arg); };
+    if (environment.before_leading != nullptr)
+      lead = [&](bool first) { environment.before_leading(first ? 1 : 0, environment.arg); };
     const auto read = [&](ReadAt where) { return read_texts(*rt, options, environment, where); };
     const auto entry = SPC_TRY(launch({.read = read,
                                        .variables = environment.variables,
@@ -335,8 +370,10 @@ int spc_step_finish(spc_runtime* rt, uint32_t tasks, uint32_t killed) {
     const auto done = rt->channel.finish(tasks, killed, [&](const char* line) {
       if (rt->log != nullptr) rt->log(SPC_LOG_INFO, line, rt->log_arg);
     });
-    const auto stopped = rt->agent.stop(rt->channel);  // now: Slurm removes the step's cgroups before it closes the handle
-    if (!stopped && rt->log != nullptr) rt->log(SPC_LOG_RECORD, stopped.error().message().c_str(), rt->log_arg);
+    const auto stopped = rt->agent.stop(
+        rt->channel);  // now: Slurm removes the step's cgroups before it closes the handle
+    if (!stopped && rt->log != nullptr)
+      rt->log(SPC_LOG_RECORD, stopped.error().message().c_str(), rt->log_arg);
     return done;
   });
 }

@@ -7,9 +7,12 @@
 namespace spc {
 namespace {
 
-constexpr std::string_view kDigits = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+constexpr std::string_view kDigits =
+    "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
 
-const unsigned char* bytes_of(std::string_view text) { return reinterpret_cast<const unsigned char*>(text.data()); }
+const unsigned char* bytes_of(std::string_view text) {
+  return reinterpret_cast<const unsigned char*>(text.data());
+}
 unsigned char* bytes_of(std::string& text) { return reinterpret_cast<unsigned char*>(text.data()); }
 
 }  // namespace
@@ -23,11 +26,13 @@ std::string base64(std::string_view bytes) {
 std::optional<std::string> from_base64(std::string_view text) {
   for (int i = 0; i < 2 && text.ends_with('='); ++i) text.remove_suffix(1);
   // OpenSSL passes over blanks around the text.
-  if (text.size() % 4 == 1 || text.find_first_not_of(kDigits) != std::string_view::npos) return std::nullopt;
+  if (text.size() % 4 == 1 || text.find_first_not_of(kDigits) != std::string_view::npos)
+    return std::nullopt;
   std::string padded(text);
   padded.append((4 - text.size() % 4) % 4, '=');
   std::string out(padded.size() / 4 * 3, '\0');
-  const int size = EVP_DecodeBlock(bytes_of(out), bytes_of(padded), static_cast<int>(padded.size()));
+  const int size =
+      EVP_DecodeBlock(bytes_of(out), bytes_of(padded), static_cast<int>(padded.size()));
   explicit_bzero(padded.data(), padded.size());
   if (size < 0) return std::nullopt;
   out.resize(text.size() * 3 / 4);

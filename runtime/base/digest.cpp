@@ -13,7 +13,9 @@ int nibble(char c) {
 
 Result<Digest> Digest::parse(std::string_view text) {
   constexpr std::string_view kPrefix = "sha256:";
-  const auto refuse = [&](const char* why) { return Error(ErrorKind::invalid, "digest " + in_quotes(text) + ": " + why); };
+  const auto refuse = [&](const char* why) {
+    return Error(ErrorKind::invalid, "digest " + in_quotes(text) + ": " + why);
+  };
   if (!text.starts_with(kPrefix)) return refuse("only sha256 digests are supported");
   text.remove_prefix(kPrefix.size());
   Digest digest;

@@ -12,16 +12,19 @@
 
 namespace spc {
 
-/// The entries of a directory without "." and "..", one after the other as the file system has them: never all at once.
+/// The entries of a directory without "." and "..", one after the other as the file system has
+/// them: never all at once.
 ///
 ///   for (DirectoryReader files(path); files.next();) names.emplace_back(files.name());
 ///
 /// Entries may be removed meanwhile; of what is added meanwhile it is open whether it is met.
 class DirectoryReader {
  public:
-  /// An open directory, or the answer of the call that failed to open it: its errno is kept as the error.
+  /// An open directory, or the answer of the call that failed to open it: its errno is kept as the
+  /// error.
   explicit DirectoryReader(UniqueFd opened)
-      : stream_(opened ? ::fdopendir(opened.get()) : nullptr, ::closedir), error_(stream_ ? 0 : errno) {
+      : stream_(opened ? ::fdopendir(opened.get()) : nullptr, ::closedir),
+        error_(stream_ ? 0 : errno) {
     if (stream_) (void)opened.release();
   }
   explicit DirectoryReader(const std::string& path)

@@ -37,7 +37,8 @@ const char* advice_for(int err) {
 }  // namespace
 
 Error Error::from_errno(int err, std::string_view what) {
-  // strerrordesc_np is static text in the C locale: no allocation, no lock, lower case by our convention.
+  // strerrordesc_np is static text in the C locale: no allocation, no lock, lower case by our
+  // convention.
   const char* text = strerrordesc_np(err);
   std::string reason = text != nullptr ? text : "error " + std::to_string(err);
   if (reason.size() > 1 && reason[0] >= 'A' && reason[0] <= 'Z' && reason[1] >= 'a') {
@@ -66,7 +67,9 @@ Error&& Error::hint(std::string_view advice) && {
   return std::move(*this);
 }
 
-std::string Error::message() const { return hint_.empty() ? what_ : what_ + " (hint: " + hint_ + ")"; }
+std::string Error::message() const {
+  return hint_.empty() ? what_ : what_ + " (hint: " + hint_ + ")";
+}
 
 std::string printable(std::string_view text) {
   static constexpr char kHex[] = "0123456789abcdef";
@@ -95,7 +98,8 @@ std::string in_quotes(std::string_view text) {
   if (text.size() <= 2 * kHalf) {
     shown = printable(text);
   } else {
-    shown = printable(text.substr(0, kHalf)) + " ... " + printable(text.substr(text.size() - kHalf));
+    shown =
+        printable(text.substr(0, kHalf)) + " ... " + printable(text.substr(text.size() - kHalf));
   }
   std::string out = "\"";
   for (const char c : shown) {

@@ -22,7 +22,8 @@ class Error {
  public:
   Error(ErrorKind kind, std::string what) : kind_(kind), what_(std::move(what)) {}
 
-  /// A failed system call; `err` is errno read on the line of the call, `what` names action and object.
+  /// A failed system call; `err` is errno read on the line of the call, `what` names action and
+  /// object.
   static Error from_errno(int err, std::string_view what);
   /// From its parts: an error reported by another process.
   static Error with(ErrorKind kind, int err, std::string what, std::string advice);

@@ -33,7 +33,8 @@ Result<std::string> read_file(int fd, std::size_t limit) {
     }
     if (got == 0) return text;
     text.append(buffer, static_cast<std::size_t>(got));
-    if (text.size() > limit) return Error(ErrorKind::invalid, "file is larger than " + std::to_string(limit) + " bytes");
+    if (text.size() > limit)
+      return Error(ErrorKind::invalid, "file is larger than " + std::to_string(limit) + " bytes");
   }
 }
 
@@ -41,7 +42,8 @@ Result<UniqueFd> sealed_memory_file(const char* name, std::string_view bytes) {
   UniqueFd fd(::memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (!fd) return Error::from_errno(errno, "create a memory file");
   SPC_TRY(write_all(fd.get(), bytes));
-  if (::fcntl(fd.get(), F_ADD_SEALS, F_SEAL_SEAL | F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE) != 0) {
+  if (::fcntl(fd.get(), F_ADD_SEALS, F_SEAL_SEAL | F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE) !=
+      0) {
     return Error::from_errno(errno, "seal a memory file");
   }
   return fd;

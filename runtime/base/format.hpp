@@ -15,7 +15,7 @@ namespace spc {
 /// What a sentence can be filled with: text, characters and whole numbers.
 template <typename T>
 concept Formattable = std::convertible_to<const T&, std::string_view> ||
-                      (std::integral<T> && !std::same_as<T, bool>);
+    (std::integral<T> && !std::same_as<T, bool>);
 
 /// `formatted`, without the check.
 std::string vformatted(fmt::string_view sentence, fmt::format_args values);

@@ -8,7 +8,8 @@
 
 namespace spc {
 
-/// How many letters must be changed, added or left out to make one of the other (Levenshtein), for "did you mean".
+/// How many letters must be changed, added or left out to make one of the other (Levenshtein), for
+/// "did you mean".
 inline std::size_t letters_between(std::string_view a, std::string_view b) {
   std::vector<std::size_t> row(b.size() + 1);
   for (std::size_t j = 0; j <= b.size(); ++j) row[j] = j;

@@ -6,8 +6,9 @@
 
 namespace spc {
 
-/// Texts of the form `key=value`, each ended by NUL, one behind the other: what our processes write for each other where the
-/// number and length of texts is not known. Keys may be repeated, and keep their order.
+/// Texts of the form `key=value`, each ended by NUL, one behind the other: what our processes write
+/// for each other where the number and length of texts is not known. Keys may be repeated, and keep
+/// their order.
 ///
 ///   for (Records records(text); records.next();) {
 ///     if (records.key() == "workdir") workdir = records.value();

@@ -11,14 +11,18 @@
 namespace spc {
 
 /// A value or the Error that prevented it. Member names follow std::expected.
-/// Nothing converts its way in: `return some_enum;` from a function of another type does not compile.
+/// Nothing converts its way in: `return some_enum;` from a function of another type does not
+/// compile.
 template <typename T>
 class [[nodiscard]] Result {
  public:
-  Result(T value) : state_(std::in_place_index<0>, std::move(value)) {}      // NOLINT(google-explicit-constructor)
-  Result(Error error) : state_(std::in_place_index<1>, std::move(error)) {}  // NOLINT(google-explicit-constructor)
+  Result(T value)
+      : state_(std::in_place_index<0>, std::move(value)) {}  // NOLINT(google-explicit-constructor)
+  Result(Error error)
+      : state_(std::in_place_index<1>, std::move(error)) {}  // NOLINT(google-explicit-constructor)
   template <typename U>
-  requires(!std::same_as<std::remove_cvref_t<U>, T> && !std::same_as<std::remove_cvref_t<U>, Error> &&
+  requires(!std::same_as<std::remove_cvref_t<U>, T> &&
+           !std::same_as<std::remove_cvref_t<U>, Error> &&
            !std::same_as<std::remove_cvref_t<U>, Result>) Result(U&&)
   = delete;
 
@@ -66,8 +70,8 @@ class [[nodiscard]] Result<void> {
 
 }  // namespace spc
 
-/// The value of a Result, or return its Error from this function. Use it as a whole statement or initialiser only:
-/// inside a braced aggregate the members already built would leak.
+/// The value of a Result, or return its Error from this function. Use it as a whole statement or
+/// initialiser only: inside a braced aggregate the members already built would leak.
 #define SPC_TRY(...)                                   \
   __extension__({                                      \
     auto spc_try_ = (__VA_ARGS__);                     \

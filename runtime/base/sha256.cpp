@@ -7,7 +7,8 @@
 namespace spc {
 namespace {
 
-/// libcrypto fails here only without memory or with a broken installation. A wrong digest must never come out.
+/// libcrypto fails here only without memory or with a broken installation. A wrong digest must
+/// never come out.
 void require(bool ok) {
   if (!ok) std::abort();
 }
@@ -27,7 +28,8 @@ void Sha256::update(std::span<const std::byte> bytes) {
 Digest Sha256::finish() {
   Digest digest;
   unsigned size = 0;
-  require(EVP_DigestFinal_ex(context_.get(), digest.bytes.data(), &size) == 1 && size == digest.bytes.size());
+  require(EVP_DigestFinal_ex(context_.get(), digest.bytes.data(), &size) == 1 &&
+          size == digest.bytes.size());
   return digest;
 }
 

@@ -15,7 +15,8 @@ inline std::string_view trimmed(std::string_view text) {
   return text.substr(begin, text.find_last_not_of(kAround) - begin + 1);
 }
 
-/// The parts between separators, empty ones too: there is always one more part than there are separators.
+/// The parts between separators, empty ones too: there is always one more part than there are
+/// separators.
 inline std::vector<std::string_view> split(std::string_view text, char separator) {
   std::vector<std::string_view> parts;
   for (;;) {
@@ -38,12 +39,20 @@ std::string joined(const Words& words, std::string_view between) {
   return text;
 }
 
-/// How many bytes at the beginning are UTF-8; all of them if there is no other (RFC 3629, without overlong forms and surrogates).
+/// How many bytes at the beginning are UTF-8; all of them if there is no other (RFC 3629, without
+/// overlong forms and surrogates).
 inline std::size_t utf8_bytes(std::string_view text) {
-  const auto byte = [&](std::size_t at) { return at < text.size() ? static_cast<unsigned char>(text[at]) : 0U; };
+  const auto byte = [&](std::size_t at) {
+    return at < text.size() ? static_cast<unsigned char>(text[at]) : 0U;
+  };
   for (std::size_t at = 0;;) {
     const unsigned first = byte(at);
-    const std::size_t more = first < 0x80 ? 0 : first < 0xc2 ? 4 : first < 0xe0 ? 1 : first < 0xf0 ? 2 : first < 0xf5 ? 3 : 4;
+    const std::size_t more = first < 0x80   ? 0
+                             : first < 0xc2 ? 4
+                             : first < 0xe0 ? 1
+                             : first < 0xf0 ? 2
+                             : first < 0xf5 ? 3
+                                            : 4;
     if (at == text.size() || more == 4) return at;
     char32_t character = first & (0x7fU >> more);
     for (std::size_t i = 1; i <= more; ++i) {
@@ -61,7 +70,8 @@ inline bool is_shell_name_character(char c) {
   return (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '_';
 }
 inline bool is_shell_name(std::string_view text) {
-  return !text.empty() && (text[0] < '0' || text[0] > '9') && std::all_of(text.begin(), text.end(), is_shell_name_character);
+  return !text.empty() && (text[0] < '0' || text[0] > '9') &&
+         std::all_of(text.begin(), text.end(), is_shell_name_character);
 }
 
 /// As one word of a POSIX shell.
@@ -78,7 +88,8 @@ inline std::string words_for_shell(const std::vector<std::string>& words) {
   return text;
 }
 
-/// A path without empty parts, "." and "name/..", and without a slash at its end, from its text alone: links are not followed.
+/// A path without empty parts, "." and "name/..", and without a slash at its end, from its text
+/// alone: links are not followed.
 inline std::string normal_path(std::string_view path) {
   const bool is_absolute = path.starts_with('/');
   std::vector<std::string_view> parts;

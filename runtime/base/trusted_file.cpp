@@ -13,8 +13,8 @@ namespace {
 
 constexpr int kMostLinks = 40;  // the kernel's own limit
 
-/// One way through the file system, a component at a time from /, so that what was checked is what is opened: nobody but
-/// root or the owner can exchange anything in a directory that has passed.
+/// One way through the file system, a component at a time from /, so that what was checked is what
+/// is opened: nobody but root or the owner can exchange anything in a directory that has passed.
 class Walk {
  public:
   Walk(std::string about, uid_t owner) : about_(std::move(about)), owner_(owner) {}
@@ -37,7 +37,8 @@ class Walk {
       if (S_ISLNK(status.st_mode)) {
         char target[PATH_MAX];
         const ssize_t size = ::readlinkat(next.get(), "", target, sizeof target);
-        if (size <= 0 || ++links > kMostLinks) return Error::from_errno(size <= 0 ? errno : ELOOP, about_);
+        if (size <= 0 || ++links > kMostLinks)
+          return Error::from_errno(size <= 0 ? errno : ELOOP, about_);
         rest = std::string(target, static_cast<std::size_t>(size)) + "/" + rest;
         if (target[0] == '/') SPC_TRY(start());
         continue;
@@ -60,13 +61,16 @@ class Walk {
   [[nodiscard]] Result<void> check(const struct stat& status, const std::string& name) const {
     // A link's own mode says nothing: who can exchange it is a matter of its directory.
     const bool shared = S_ISDIR(status.st_mode) && (status.st_mode & S_ISVTX) != 0;
-    const bool writable = !S_ISLNK(status.st_mode) && !shared && (status.st_mode & (S_IWGRP | S_IWOTH)) != 0;
+    const bool writable =
+        !S_ISLNK(status.st_mode) && !shared && (status.st_mode & (S_IWGRP | S_IWOTH)) != 0;
     if ((status.st_uid == 0 || status.st_uid == owner_) && !writable) return {};
     const std::string which = S_ISDIR(status.st_mode) ? "directory " + in_quotes(name) + " " : "";
     if (writable) {
-      return Error(ErrorKind::refused, about_ + ": " + which + "is writable by others").hint("chmod go-w it");
+      return Error(ErrorKind::refused, about_ + ": " + which + "is writable by others")
+          .hint("chmod go-w it");
     }
-    return Error(ErrorKind::refused, about_ + ": " + which + "is not owned by root").hint("chown root it");
+    return Error(ErrorKind::refused, about_ + ": " + which + "is not owned by root")
+        .hint("chown root it");
   }
 
   std::string about_;
@@ -75,16 +79,19 @@ class Walk {
   std::string name_;
 };
 
-Result<UniqueFd> open_trusted(const std::string& path, const std::string& what, uid_t owner, mode_t type, int flags) {
+Result<UniqueFd> open_trusted(const std::string& path, const std::string& what, uid_t owner,
+                              mode_t type, int flags) {
   const std::string about = what + " " + in_quotes(path);
   const UniqueFd place = SPC_TRY(Walk(about, owner).to(path));
   struct stat status {};
   if (::fstat(place.get(), &status) != 0) return Error::from_errno(errno, about);
   if ((status.st_mode & S_IFMT) != type) {
-    return Error(ErrorKind::refused, about + (type == S_IFDIR ? ": is not a directory" : ": is not a file"));
+    return Error(ErrorKind::refused,
+                 about + (type == S_IFDIR ? ": is not a directory" : ": is not a file"));
   }
   // By the descriptor, where there is /proc; the way to it cannot have changed meanwhile.
-  UniqueFd file(::open(("/proc/self/fd/" + std::to_string(place.get())).c_str(), flags | O_RDONLY | O_CLOEXEC));
+  UniqueFd file(::open(("/proc/self/fd/" + std::to_string(place.get())).c_str(),
+                       flags | O_RDONLY | O_CLOEXEC));
   if (!file) file.reset(::open(path.c_str(), flags | O_RDONLY | O_CLOEXEC));
   if (!file) return Error::from_errno(errno, about);
   return file;
@@ -96,7 +103,8 @@ Result<UniqueFd> open_trusted_file(const std::string& path, const std::string& w
   return open_trusted(path, what, owner, S_IFREG, O_NOCTTY | O_NONBLOCK);
 }
 
-Result<UniqueFd> open_trusted_directory(const std::string& path, const std::string& what, uid_t owner) {
+Result<UniqueFd> open_trusted_directory(const std::string& path, const std::string& what,
+                                        uid_t owner) {
   return open_trusted(path, what, owner, S_IFDIR, O_DIRECTORY);
 }
 

@@ -27,8 +27,12 @@ int probe_entrypoint(int argc, char** argv) {
   const int fd = std::atoi(argv[1]);
   char directory[PATH_MAX];
   bool written = write_text(fd, ::getcwd(directory, sizeof directory) != nullptr ? directory : "");
-  for (char** variable = environ; written && *variable != nullptr; ++variable) written = write_text(fd, *variable);
-  return written && ::fcntl(fd, F_ADD_SEALS, F_SEAL_WRITE | F_SEAL_GROW | F_SEAL_SHRINK | F_SEAL_SEAL) == 0 ? 0 : 1;
+  for (char** variable = environ; written && *variable != nullptr; ++variable)
+    written = write_text(fd, *variable);
+  return written && ::fcntl(fd, F_ADD_SEALS,
+                            F_SEAL_WRITE | F_SEAL_GROW | F_SEAL_SHRINK | F_SEAL_SEAL) == 0
+             ? 0
+             : 1;
 }
 
 }  // namespace spc

@@ -16,7 +16,8 @@ namespace spc {
 namespace {
 
 int refuse(const std::string& name, const char* why) {
-  std::fprintf(stderr, "spank-container: %s: %s (hint: start the step with --container-slurm)\n", name.c_str(), why);
+  std::fprintf(stderr, "spank-container: %s: %s (hint: start the step with --container-slurm)\n",
+               name.c_str(), why);
   return 127;
 }
 
@@ -25,19 +26,23 @@ std::string under_root(const std::string& directories) {
   std::string moved;
   for (std::size_t at = 0; at < directories.size();) {
     const std::size_t end = std::min(directories.find(':', at), directories.size());
-    moved += (moved.empty() ? "" : ":") + std::string(kSlurmRoot) + directories.substr(at, end - at);
+    moved +=
+        (moved.empty() ? "" : ":") + std::string(kSlurmRoot) + directories.substr(at, end - at);
     at = end + 1;
   }
   return moved;
 }
 
-/// A step starts in the directory where srun was; one of the image does not exist outside, and Slurm would say so twice for each
-/// node. The job's own directory is then the better one. --chdir and what the user has set come first.
+/// A step starts in the directory where srun was; one of the image does not exist outside, and
+/// Slurm would say so twice for each node. The job's own directory is then the better one. --chdir
+/// and what the user has set come first.
 void start_steps_outside_the_image() {
   struct stat root {};
   struct stat here {};
   const char* submitted = std::getenv("SLURM_SUBMIT_DIR");
-  if (submitted == nullptr || ::stat("/", &root) != 0 || ::stat(".", &here) != 0 || root.st_dev != here.st_dev) return;
+  if (submitted == nullptr || ::stat("/", &root) != 0 || ::stat(".", &here) != 0 ||
+      root.st_dev != here.st_dev)
+    return;
   ::setenv("SLURM_WORKING_DIR", submitted, 0);
 }
 
@@ -51,13 +56,15 @@ int run_slurm_command(const std::string& name, char** argv) {
   while (file >> key && std::getline(file >> std::ws, value)) table[key] = value;
   if (!table.contains(name)) return refuse(name, "no such Slurm command in this container");
 
-  // What the image or the user put there is for programs of the image: the host's loader would load it into Slurm's.
+  // What the image or the user put there is for programs of the image: the host's loader would load
+  // it into Slurm's.
   for (const char* variable : {"LD_PRELOAD", "LD_AUDIT", "LD_LIBRARY_PATH"}) ::unsetenv(variable);
   if (name == "srun") start_steps_outside_the_image();
   const std::string loader = kSlurmRoot + table["loader"];
   const std::string program = kSlurmRoot + table[name];
   const std::string libraries = under_root(table["libraries"]);
-  std::vector<const char*> arguments{loader.c_str(), "--inhibit-cache", "--library-path", libraries.c_str(), program.c_str()};
+  std::vector<const char*> arguments{loader.c_str(), "--inhibit-cache", "--library-path",
+                                     libraries.c_str(), program.c_str()};
   for (char** argument = argv + 1; *argument != nullptr; ++argument) arguments.push_back(*argument);
   arguments.push_back(nullptr);
   ::execve(loader.c_str(), const_cast<char* const*>(arguments.data()), ::environ);

@@ -28,7 +28,8 @@ Finding check_infiniband(const Surroundings& around) {
     }
   }
   if (open.empty() && denied.empty()) {
-    return {kWhat, Verdict::failed, list + ", and there is no /dev/infiniband/uverbs0", "modprobe ib_uverbs on the node"};
+    return {kWhat, Verdict::failed, list + ", and there is no /dev/infiniband/uverbs0",
+            "modprobe ib_uverbs on the node"};
   }
   if (open.empty())
     return {kWhat, Verdict::failed, formatted("{}, not accessible:{}", list, denied),
@@ -49,23 +50,30 @@ Finding check_other_fabrics(const Surroundings& around) {
       case FabricDevice::Kind::slingshot: module = "cxi-user"; break;
     }
     if (device.node.empty())
-      return {kWhat, Verdict::failed, device.name + " has no device node", formatted("modprobe {} on the node", module)};
+      return {kWhat, Verdict::failed, device.name + " has no device node",
+              formatted("modprobe {} on the node", module)};
     if (const int error = around.may_open(device.node); error != 0)
-      return {kWhat, Verdict::failed, formatted("{}: {}: {}", device.name, device.node, std::strerror(error)),
+      return {kWhat, Verdict::failed,
+              formatted("{}: {}: {}", device.name, device.node, std::strerror(error)),
               "set mode 0666 (the vendor's udev rules), and check the step's device cgroup"};
     list += formatted("{}{}: {}", list.empty() ? "" : ", ", device.name, device.node);
   }
-  return {kWhat, Verdict::ok, list.empty() ? "none" : list + "; images need libfabric, and NCCL its plugin for it", ""};
+  return {kWhat, Verdict::ok,
+          list.empty() ? "none" : list + "; images need libfabric, and NCCL its plugin for it", ""};
 }
 
 Finding check_verbs_library(const Surroundings& around) {
   constexpr char kWhat[] = "libibverbs";
-  if (around.names_in("/sys/class/infiniband").empty()) return {kWhat, Verdict::ok, "not needed: no InfiniBand", ""};
-  for (const char* directory : {"/usr/lib64", "/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/lib", "/lib64"}) {
+  if (around.names_in("/sys/class/infiniband").empty())
+    return {kWhat, Verdict::ok, "not needed: no InfiniBand", ""};
+  for (const char* directory : {"/usr/lib64", "/usr/lib/x86_64-linux-gnu",
+                                "/usr/lib/aarch64-linux-gnu", "/usr/lib", "/lib64"}) {
     const std::string path = std::string(directory) + "/libibverbs.so.1";
-    if (around.exists(path)) return {kWhat, Verdict::ok, path + " on the node; images need their own", ""};
+    if (around.exists(path))
+      return {kWhat, Verdict::ok, path + " on the node; images need their own", ""};
   }
-  return {kWhat, Verdict::warning, "missing on the node", "not needed for images that have it; otherwise install rdma-core"};
+  return {kWhat, Verdict::warning, "missing on the node",
+          "not needed for images that have it; otherwise install rdma-core"};
 }
 
 /// Value of `key` in NCCL's file of K=V lines.
@@ -76,7 +84,8 @@ std::string nccl_setting(const std::string& text, std::string_view key) {
     const std::string line = text.substr(at, end - at);
     at = end + 1;
     const auto equals = line.find('=');
-    if (equals != std::string::npos && std::string_view(line).substr(0, equals) == key) value = line.substr(equals + 1);
+    if (equals != std::string::npos && std::string_view(line).substr(0, equals) == key)
+      value = line.substr(equals + 1);
   }
   return value;
 }
@@ -91,19 +100,21 @@ std::vector<std::string> words_of(const std::string& list) {
   return words;
 }
 
-/// Whether NCCL_SOCKET_IFNAME leaves an interface: a list of beginnings, with = of whole names, with ^ of what is not wanted.
+/// Whether NCCL_SOCKET_IFNAME leaves an interface: a list of beginnings, with = of whole names,
+/// with ^ of what is not wanted.
 bool leaves_an_interface(const Surroundings& around, std::string list) {
   const bool unwanted = list.starts_with('^');
   if (unwanted) list.erase(0, 1);
   const bool whole = list.starts_with('=');
   if (whole) list.erase(0, 1);
   const auto words = words_of(list);
-  return std::any_of(around.interfaces.begin(), around.interfaces.end(), [&](const auto& interface) {
-    const bool named = std::any_of(words.begin(), words.end(), [&](const std::string& word) {
-      return whole ? interface.name == word : interface.name.starts_with(word);
-    });
-    return named != unwanted;
-  });
+  return std::any_of(
+      around.interfaces.begin(), around.interfaces.end(), [&](const auto& interface) {
+        const bool named = std::any_of(words.begin(), words.end(), [&](const std::string& word) {
+          return whole ? interface.name == word : interface.name.starts_with(word);
+        });
+        return named != unwanted;
+      });
 }
 
 /// NCCL's own order: environment, then the user's file or $NCCL_CONF_FILE, then /etc/nccl.conf.
@@ -155,7 +166,8 @@ Finding check_nccl(const Surroundings& around) {
                       interfaces),
             "remove it: NCCL chooses the right interface on the node's network"};
   }
-  return {kWhat, Verdict::ok, settings.files() + (interfaces.empty() ? "" : ", NCCL_SOCKET_IFNAME=" + interfaces), ""};
+  return {kWhat, Verdict::ok,
+          settings.files() + (interfaces.empty() ? "" : ", NCCL_SOCKET_IFNAME=" + interfaces), ""};
 }
 
 }  // namespace
@@ -167,7 +179,8 @@ std::vector<FabricDevice> fabric_of(const Surroundings& around) {
 }
 
 std::vector<Finding> check_fabric(const Surroundings& around) {
-  return {check_infiniband(around), check_other_fabrics(around), check_verbs_library(around), check_nccl(around)};
+  return {check_infiniband(around), check_other_fabrics(around), check_verbs_library(around),
+          check_nccl(around)};
 }
 
 std::vector<Finding> preflight(const Surroundings& around) {

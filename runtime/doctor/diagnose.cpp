@@ -38,7 +38,8 @@ std::string task_of(std::string_view line) {
 /// The part of `line` that has the words in it, without what a terminal would obey.
 std::string shown(std::string_view line, Span span) {
   std::size_t begin = 0;
-  if (line.size() > kShown && span.end > kShown) begin = span.end - span.begin >= kShown ? span.begin : span.end - kShown;
+  if (line.size() > kShown && span.end > kShown)
+    begin = span.end - span.begin >= kShown ? span.begin : span.end - kShown;
   std::string text(line.substr(begin, kShown));
   for (std::size_t at = 0; (at = text.find("\x1b[", at)) != std::string::npos;) {  // colours
     const std::size_t end = text.find_first_not_of("0123456789;", at + 2);
@@ -56,7 +57,8 @@ std::string shown(std::string_view line, Span span) {
 const std::vector<const Failure*>& known_failures() {
   static const std::vector<const Failure*> kAll = [] {
     std::vector<const Failure*> all;
-    for (const auto* list : {&gpu_failures(), &nccl_failures(), &mpi_failures(), &fabric_failures()}) {
+    for (const auto* list :
+         {&gpu_failures(), &nccl_failures(), &mpi_failures(), &fabric_failures()}) {
       for (const Failure& failure : *list) all.push_back(&failure);
     }
     return all;
@@ -116,8 +118,9 @@ std::vector<Recognised> Diagnosis::findings() {
   std::vector<Recognised> causes;
   std::vector<Recognised> consequences;
   const auto was_seen = [&](const char* id) {
-    return std::any_of(seen_.begin(), seen_.end(),
-                       [id](const Seen& seen) { return seen.what.times > 0 && std::strcmp(seen.what.failure->id, id) == 0; });
+    return std::any_of(seen_.begin(), seen_.end(), [id](const Seen& seen) {
+      return seen.what.times > 0 && std::strcmp(seen.what.failure->id, id) == 0;
+    });
   };
   for (const Seen& seen : seen_) {
     if (seen.what.times == 0) continue;
@@ -129,7 +132,8 @@ std::vector<Recognised> Diagnosis::findings() {
   const auto earlier = [](const Recognised& a, const Recognised& b) { return a.line < b.line; };
   std::stable_sort(causes.begin(), causes.end(), earlier);
   std::stable_sort(consequences.begin(), consequences.end(), earlier);
-  causes.insert(causes.end(), std::make_move_iterator(consequences.begin()), std::make_move_iterator(consequences.end()));
+  causes.insert(causes.end(), std::make_move_iterator(consequences.begin()),
+                std::make_move_iterator(consequences.end()));
   return causes;
 }
 

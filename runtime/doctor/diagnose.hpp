@@ -12,15 +12,15 @@ namespace spc {
 /// A known failure found in a text.
 struct Recognised {
   const Failure* failure = nullptr;
-  std::uint64_t line = 0;    ///< first occurrence, from 1
-  std::uint64_t times = 0;   ///< number of lines with it
-  std::string text;          ///< excerpt of the first such line, printable, at most 300 bytes
-  std::string task;          ///< of the first such line, if labelled by `srun --label`; otherwise empty
+  std::uint64_t line = 0;   ///< first occurrence, from 1
+  std::uint64_t times = 0;  ///< number of lines with it
+  std::string text;         ///< excerpt of the first such line, printable, at most 300 bytes
+  std::string task;  ///< of the first such line, if labelled by `srun --label`; otherwise empty
   bool consequence = false;  ///< caused by another failure that was found
 };
 
-/// Reads the output of a job and collects the known failures in it. Accepts pieces of any size and buffers at most 8 KiB
-/// of a line: longer lines are searched in parts, which overlap by 1 KiB.
+/// Reads the output of a job and collects the known failures in it. Accepts pieces of any size and
+/// buffers at most 8 KiB of a line: longer lines are searched in parts, which overlap by 1 KiB.
 class Diagnosis {
  public:
   Diagnosis();

@@ -8,8 +8,8 @@
 
 namespace spc {
 
-/// Checks what GPUs, NCCL and MPI need from a node or step: each check gives one finding, even if it does not
-/// apply. Opens no device, starts no process, and needs no privilege.
+/// Checks what GPUs, NCCL and MPI need from a node or step: each check gives one finding, even if
+/// it does not apply. Opens no device, starts no process, and needs no privilege.
 std::vector<Finding> preflight(const Surroundings& around);
 
 // Its parts.

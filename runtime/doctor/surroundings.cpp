@@ -23,7 +23,9 @@ namespace {
 Surroundings::Limit limit_of(__rlimit_resource_t resource) {
   rlimit limit{};
   if (::getrlimit(resource, &limit) != 0) return {};
-  const auto value = [](rlim_t one) { return one == RLIM_INFINITY ? UINT64_MAX : std::uint64_t{one}; };
+  const auto value = [](rlim_t one) {
+    return one == RLIM_INFINITY ? UINT64_MAX : std::uint64_t{one};
+  };
   return {value(limit.rlim_cur), value(limit.rlim_max)};
 }
 
@@ -35,7 +37,8 @@ std::vector<Surroundings::Interface> interfaces_with_address() {
     if (one->ifa_addr == nullptr || (one->ifa_flags & IFF_UP) == 0) continue;
     if (one->ifa_addr->sa_family != AF_INET && one->ifa_addr->sa_family != AF_INET6) continue;
     const std::string name = one->ifa_name;
-    const bool known = std::any_of(found.begin(), found.end(), [&](const auto& other) { return other.name == name; });
+    const bool known = std::any_of(found.begin(), found.end(),
+                                   [&](const auto& other) { return other.name == name; });
     if (!known) found.push_back({name, (one->ifa_flags & IFF_LOOPBACK) != 0});
   }
   ::freeifaddrs(list);
@@ -50,7 +53,8 @@ int listen_for_a_moment(std::uint16_t port) {
   sockaddr_in address{};
   address.sin_family = AF_INET;
   address.sin_port = htons(port);
-  if (::bind(fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0) return errno;
+  if (::bind(fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0)
+    return errno;
   return ::listen(fd.get(), 1) == 0 ? 0 : errno;
 }
 
@@ -61,7 +65,9 @@ const std::string* Surroundings::variable(std::string_view name) const {
   return found == environment.end() ? nullptr : &found->second;
 }
 
-bool Surroundings::exists(const std::string& path) const { return ::access((host_root + path).c_str(), F_OK) == 0; }
+bool Surroundings::exists(const std::string& path) const {
+  return ::access((host_root + path).c_str(), F_OK) == 0;
+}
 
 std::string Surroundings::text_of(const std::string& path) const {
   const UniqueFd file(::open((host_root + path).c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
@@ -77,7 +83,8 @@ std::string Surroundings::text_of(const std::string& path) const {
 
 std::vector<std::string> Surroundings::names_in(const std::string& path) const {
   std::vector<std::string> names;
-  for (DirectoryReader entries(host_root + path); entries.next();) names.emplace_back(entries.name());
+  for (DirectoryReader entries(host_root + path); entries.next();)
+    names.emplace_back(entries.name());
   std::sort(names.begin(), names.end());
   return names;
 }
@@ -87,14 +94,16 @@ Surroundings surroundings_of_this_process(const std::string& driver_root) {
   for (char** variable = environ; *variable != nullptr; ++variable) {
     const std::string_view text = *variable;
     const auto equals = text.find('=');
-    if (equals != std::string_view::npos) around.environment.emplace(text.substr(0, equals), text.substr(equals + 1));
+    if (equals != std::string_view::npos)
+      around.environment.emplace(text.substr(0, equals), text.substr(equals + 1));
   }
   around.driver = discover_nvidia("", driver_root);
   around.locked_memory = limit_of(RLIMIT_MEMLOCK);
   around.open_files = limit_of(RLIMIT_NOFILE);
   struct statvfs status {};
   if (::statvfs("/dev/shm", &status) == 0) {
-    around.shared_memory = {std::uint64_t{status.f_blocks} * status.f_frsize, std::uint64_t{status.f_bavail} * status.f_frsize};
+    around.shared_memory = {std::uint64_t{status.f_blocks} * status.f_frsize,
+                            std::uint64_t{status.f_bavail} * status.f_frsize};
   }
   around.interfaces = interfaces_with_address();
   around.may_open = [](const std::string& node) {

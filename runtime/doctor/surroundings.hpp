@@ -12,7 +12,8 @@
 
 namespace spc {
 
-/// The environment of a job's process, as far as preflight() needs it. Files are read below `host_root`.
+/// The environment of a job's process, as far as preflight() needs it. Files are read below
+/// `host_root`.
 struct Surroundings {
   struct Limit {
     std::uint64_t soft = 0, hard = 0;  ///< UINT64_MAX: unlimited
@@ -30,8 +31,10 @@ struct Surroundings {
   NvidiaDriver driver;
   Limit locked_memory, open_files;
   std::optional<Space> shared_memory;  ///< of /dev/shm; empty if it does not exist
-  std::vector<Interface> interfaces;   ///< interfaces that are up and have an IPv4 or IPv6 address, without duplicates
-  /// errno of opening this device node for reading and writing, 0 if permitted; checked without opening it.
+  std::vector<Interface>
+      interfaces;  ///< interfaces that are up and have an IPv4 or IPv6 address, without duplicates
+  /// errno of opening this device node for reading and writing, 0 if permitted; checked without
+  /// opening it.
   std::function<int(const std::string& node)> may_open;
   /// errno of listening on this TCP port, 0 if it is free.
   std::function<int(std::uint16_t port)> listen_on;

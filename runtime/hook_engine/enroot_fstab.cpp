@@ -12,7 +12,8 @@ constexpr std::string_view kBlanks = " \t\r";
 
 /// Whether a field is a list of options and no path.
 bool is_options(std::string_view field) {
-  return !field.starts_with('/') && (field.find(',') != std::string_view::npos || is_mount_option(field));
+  return !field.starts_with('/') &&
+         (field.find(',') != std::string_view::npos || is_mount_option(field));
 }
 
 bool is_octal(char c) { return c >= '0' && c <= '7'; }
@@ -20,9 +21,11 @@ bool is_octal(char c) { return c >= '0' && c <= '7'; }
 std::string without_escapes(std::string_view field) {
   std::string text;
   for (std::size_t i = 0; i < field.size(); ++i) {
-    const bool escape = field[i] == '\\' && i + 3 < field.size() && field[i + 1] <= '3' && is_octal(field[i + 1]) &&
-                        is_octal(field[i + 2]) && is_octal(field[i + 3]);
-    text += escape ? static_cast<char>((field[i + 1] - '0') * 64 + (field[i + 2] - '0') * 8 + (field[i + 3] - '0')) : field[i];
+    const bool escape = field[i] == '\\' && i + 3 < field.size() && field[i + 1] <= '3' &&
+                        is_octal(field[i + 1]) && is_octal(field[i + 2]) && is_octal(field[i + 3]);
+    text += escape ? static_cast<char>((field[i + 1] - '0') * 64 + (field[i + 2] - '0') * 8 +
+                                       (field[i + 3] - '0'))
+                   : field[i];
     if (escape) i += 3;
   }
   return text;
@@ -42,13 +45,16 @@ std::vector<std::string> fields_of(std::string_view line, const ExpandField& exp
 /// All six fields, the missing ones guessed.
 Result<std::vector<std::string>> complete(std::vector<std::string> fields, std::string_view line) {
   if (fields.size() == 1 && fields[0].starts_with('/')) fields.push_back(fields[0]);
-  if (fields.size() == 2 && is_options(fields[1])) fields = {fields[0], fields[0], "none", fields[1]};
+  if (fields.size() == 2 && is_options(fields[1]))
+    fields = {fields[0], fields[0], "none", fields[1]};
   if (fields.size() == 2 && fields[0] == "tmpfs") fields.insert(fields.end(), {"tmpfs", ""});
   if (fields.size() == 2) fields.insert(fields.end(), {"none", "rbind,x-create=auto"});
   if (fields.size() >= 3 && is_options(fields[2])) {
     fields.insert(fields.begin() + 2, fields[0] == "tmpfs" ? "tmpfs" : "none");
   }
-  const auto has_nul = [](const std::string& field) { return field.find('\0') != std::string::npos; };  // the kernel would stop there
+  const auto has_nul = [](const std::string& field) {
+    return field.find('\0') != std::string::npos;
+  };  // the kernel would stop there
   if (fields.size() < 3 || fields[1].empty() || std::ranges::any_of(fields, has_nul))
     return Error(ErrorKind::invalid, "invalid fstab entry: " + in_quotes(line));
   fields.resize(6);
@@ -73,7 +79,8 @@ Result<EnrootFstabLine> parse_fstab_line(std::string_view text, const ExpandFiel
     if (option.empty()) continue;
     line.options.emplace_back(option);
     const bool is_for_programs = option.starts_with("x-");  // mount(8): nothing for the kernel
-    if (!line.add(option) && !is_for_programs) line.data.append(line.data.empty() ? "" : ",").append(option);
+    if (!line.add(option) && !is_for_programs)
+      line.data.append(line.data.empty() ? "" : ",").append(option);
   }
   line.pass = number_in(fields[5]);
   if (line.pass == 0) line.pass = number_in(fields[4]);

@@ -11,7 +11,8 @@
 
 namespace spc {
 
-/// An fstab line in enroot-mount's format: SOURCE TARGET TYPE OPTIONS FREQ PASS, with escapes such as `\040` for blanks.
+/// An fstab line in enroot-mount's format: SOURCE TARGET TYPE OPTIONS FREQ PASS, with escapes such
+/// as `\040` for blanks.
 struct EnrootFstabLine : MountOptions {
   std::string source;
   std::string target;                ///< in the container's root

@@ -11,7 +11,8 @@ namespace {
 
 class Expression {
  public:
-  explicit Expression(const std::string& text) : error_(::regcomp(&compiled_, text.c_str(), REG_EXTENDED | REG_NOSUB)) {}
+  explicit Expression(const std::string& text)
+      : error_(::regcomp(&compiled_, text.c_str(), REG_EXTENDED | REG_NOSUB)) {}
   ~Expression() {
     if (error_ == 0) ::regfree(&compiled_);
   }
@@ -32,7 +33,9 @@ class Expression {
   int error_;
 };
 
-bool matches(const std::string& expression, const std::string& text) { return Expression(expression).matches(text); }
+bool matches(const std::string& expression, const std::string& text) {
+  return Expression(expression).matches(text);
+}
 
 Result<void> check_one(const char* where, const std::string& expression) {
   const std::string problem = Expression(expression).problem();
@@ -44,7 +47,8 @@ Result<void> check_one(const char* where, const std::string& expression) {
 }  // namespace
 
 bool HookConditions::empty() const {
-  return !always && annotations.empty() && commands.empty() && !has_bind_mounts && environment.empty();
+  return !always && annotations.empty() && commands.empty() && !has_bind_mounts &&
+         environment.empty();
 }
 
 Result<void> HookConditions::check() const {
@@ -74,14 +78,17 @@ bool HookConditions::hold(const HookContext& context) const {
     if (of_job == nullptr || !matches(value, *of_job)) return false;
   }
   if (commands.empty()) return true;
-  const auto is_this = [&](const std::string& command) { return matches(command, context.command.front()); };
+  const auto is_this = [&](const std::string& command) {
+    return matches(command, context.command.front());
+  };
   return !context.command.empty() && std::any_of(commands.begin(), commands.end(), is_this);
 }
 
 std::map<std::string, std::string> annotations_of(const HookContext& context) {
   std::map<std::string, std::string> annotations;
   const auto add = [&](const char* name, const std::string* value) {
-    if (value != nullptr && !value->empty()) annotations[std::string("org.spank-container.") + name] = *value;
+    if (value != nullptr && !value->empty())
+      annotations[std::string("org.spank-container.") + name] = *value;
   };
   add("image", &context.image_name);
   add("mpi", &context.mpi);

@@ -15,8 +15,8 @@ constexpr std::size_t kMostText = 256 << 10;
 constexpr std::uint64_t kMostSeconds = 24 * 60 * 60;
 constexpr std::array<std::string_view, 5> kOurStages{"prepare", "create", "task", "start", "stop"};
 /// Not poststart: there is no place where a task already runs and somebody of ours is still there.
-constexpr std::array<std::string_view, 5> kOciStages{"prestart", "createRuntime", "createContainer", "startContainer",
-                                                     "poststop"};
+constexpr std::array<std::string_view, 5> kOciStages{"prestart", "createRuntime", "createContainer",
+                                                     "startContainer", "poststop"};
 
 Result<void> read_hook(JsonObject& document, HookDescription& into) {
   const auto* member = document.take_any("hook");
@@ -28,7 +28,8 @@ Result<void> read_hook(JsonObject& document, HookDescription& into) {
   std::uint64_t seconds = 0;
   SPC_TRY(hook.take("timeout", seconds));
   if (hook.has("timeout")) {
-    if (seconds == 0 || seconds > kMostSeconds) return hook.problem("timeout", "is not between 1 and 86400 seconds");
+    if (seconds == 0 || seconds > kMostSeconds)
+      return hook.problem("timeout", "is not between 1 and 86400 seconds");
     into.timeout = std::chrono::seconds(seconds);
   }
   return hook.nothing_left();
@@ -51,7 +52,8 @@ Result<void> read_when(JsonObject& document, HookConditions& into) {
 }
 
 template <typename List>
-Result<void> check_stages(const JsonObject& document, const std::vector<std::string>& stages, const List& known) {
+Result<void> check_stages(const JsonObject& document, const std::vector<std::string>& stages,
+                          const List& known) {
   for (const std::string& stage : stages) {
     if (std::find(known.begin(), known.end(), stage) != known.end()) continue;
     std::string list;

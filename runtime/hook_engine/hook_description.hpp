@@ -11,8 +11,8 @@
 
 namespace spc {
 
-/// A file NAME.json in a hook directory, in the format of oci-hooks(5), version 1.0.0. With `hook.path` it is an OCI runtime
-/// hook; without, it describes the program NAME beside it.
+/// A file NAME.json in a hook directory, in the format of oci-hooks(5), version 1.0.0. With
+/// `hook.path` it is an OCI runtime hook; without, it describes the program NAME beside it.
 struct HookDescription {
   std::string path;               ///< of an OCI hook's program
   std::vector<std::string> args;  ///< argv; empty: the program's path

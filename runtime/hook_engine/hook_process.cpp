@@ -13,7 +13,8 @@ namespace spc {
 namespace {
 
 constexpr int kItsOwnFile = 3;
-static_assert(static_cast<int>(HookProcessEnd::Kind::printed_too_much) == static_cast<int>(RunEnd::Kind::printed_too_much));
+static_assert(static_cast<int>(HookProcessEnd::Kind::printed_too_much) ==
+              static_cast<int>(RunEnd::Kind::printed_too_much));
 
 /// The kernel's own words for libcap's: no capability in any set, by raw calls as in every child.
 bool give_up_capabilities() {
@@ -29,7 +30,8 @@ bool give_up_capabilities() {
 
 }  // namespace
 
-Result<HookProcessEnd> run_hook_process(const HookProcess& process, const std::function<void(std::string_view)>& tell) {
+Result<HookProcessEnd> run_hook_process(const HookProcess& process,
+                                        const std::function<void(std::string_view)>& tell) {
   using Kind = HookProcessEnd::Kind;
   Program program{.path = process.program,
                   .arguments = process.arguments,
@@ -41,16 +43,19 @@ Result<HookProcessEnd> run_hook_process(const HookProcess& process, const std::f
                   .directory = "/",
                   .prepare = give_up_capabilities};
   if (process.descriptor >= 0) {
-    program.descriptors.push_back({process.descriptor, kItsOwnFile});  // stays open: the interpreter of a script opens it
+    program.descriptors.push_back(
+        {process.descriptor, kItsOwnFile});  // stays open: the interpreter of a script opens it
     program.executed = kItsOwnFile;
   }
-  auto ran = run_supervised(std::move(program), process.input, {.time = process.limit, .output = kMostHookOutput}, tell);
+  auto ran = run_supervised(std::move(program), process.input,
+                            {.time = process.limit, .output = kMostHookOutput}, tell);
   if (!ran && ran.error().sys_errno() == 0) return std::move(ran).error();
   if (!ran) return HookProcessEnd{Kind::not_executed, ran.error().sys_errno(), {}};
   return HookProcessEnd{static_cast<Kind>(ran->kind), ran->number, std::move(ran->output)};
 }
 
-Error failure_of(const HookProcess& process, const HookProcessEnd& end, std::string_view last_lines) {
+Error failure_of(const HookProcess& process, const HookProcessEnd& end,
+                 std::string_view last_lines) {
   using Kind = HookProcessEnd::Kind;
   const std::string what = "run " + in_quotes(process.program);
   std::string why;
@@ -63,7 +68,8 @@ Error failure_of(const HookProcess& process, const HookProcessEnd& end, std::str
     case Kind::printed_too_much:
       why = formatted("printed more than {} MiB", kMostHookOutput >> 20);
       break;
-    case Kind::not_executed: return Error::from_errno(end.number, what).hint("its interpreter must exist on the node");
+    case Kind::not_executed:
+      return Error::from_errno(end.number, what).hint("its interpreter must exist on the node");
   }
   if (!last_lines.empty()) why += "; last output: " + in_quotes(last_lines);
   return Error(ErrorKind::system, formatted("{}: {}", what, why));

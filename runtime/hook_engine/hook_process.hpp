@@ -32,13 +32,18 @@ struct HookProcessEnd {
 /// Limit of a hook's standard output in bytes.
 inline constexpr std::size_t kMostHookOutput = 1 << 20;
 
-/// Executes it in a session of its own with / as work directory, descriptors 0 to 2 and no others (but its own file at 3
-/// if it is executed by descriptor), without capabilities and with no_new_privs. Lines of standard error are passed to `tell`,
-/// at most 200 of 1,000 bytes. Its process group is killed at the time limit, at the output limit, or with the calling
-/// process; processes that remain in the group when it exits are killed, too. The caller must be single-threaded.
-Result<HookProcessEnd> run_hook_process(const HookProcess& process, const std::function<void(std::string_view)>& tell);
+/// Executes it in a session of its own with / as work directory, descriptors 0 to 2 and no others
+/// (but its own file at 3 if it is executed by descriptor), without capabilities and with
+/// no_new_privs. Lines of standard error are passed to `tell`, at most 200 of 1,000 bytes. Its
+/// process group is killed at the time limit, at the output limit, or with the calling process;
+/// processes that remain in the group when it exits are killed, too. The caller must be
+/// single-threaded.
+Result<HookProcessEnd> run_hook_process(const HookProcess& process,
+                                        const std::function<void(std::string_view)>& tell);
 
-/// "exited with status 3; last output: ..." and so on. `last_line`: of standard error, may be empty.
-Error failure_of(const HookProcess& process, const HookProcessEnd& end, std::string_view last_lines);
+/// "exited with status 3; last output: ..." and so on. `last_line`: of standard error, may be
+/// empty.
+Error failure_of(const HookProcess& process, const HookProcessEnd& end,
+                 std::string_view last_lines);
 
 }  // namespace spc

@@ -62,14 +62,11 @@ constexpr Option kFlags[] = {{"async", 0, MS_SYNCHRONOUS},
                              {"user"},
                              {"users"}};
 
-constexpr Option kPropagation[] = {{"private", MS_PRIVATE},
-                                   {"rprivate", MS_PRIVATE | MS_REC},
-                                   {"shared", MS_SHARED},
-                                   {"rshared", MS_SHARED | MS_REC},
-                                   {"slave", MS_SLAVE},
-                                   {"rslave", MS_SLAVE | MS_REC},
-                                   {"unbindable", MS_UNBINDABLE},
-                                   {"runbindable", MS_UNBINDABLE | MS_REC}};
+constexpr Option kPropagation[] = {
+    {"private", MS_PRIVATE},       {"rprivate", MS_PRIVATE | MS_REC},
+    {"shared", MS_SHARED},         {"rshared", MS_SHARED | MS_REC},
+    {"slave", MS_SLAVE},           {"rslave", MS_SLAVE | MS_REC},
+    {"unbindable", MS_UNBINDABLE}, {"runbindable", MS_UNBINDABLE | MS_REC}};
 
 const Option* option_in(const auto& options, std::string_view name) {
   const auto* found = std::ranges::find(options, name, &Option::name);

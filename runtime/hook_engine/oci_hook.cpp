@@ -26,12 +26,16 @@ class Bundle {
     char path[] = "/tmp/spank-container-bundle-XXXXXX";
     if (::mkdtemp(path) == nullptr) return Error::from_errno(errno, "make a bundle in /tmp");
     bundle.path_ = path;
-    Json config{{"ociVersion", kOciVersion}, {"annotations", annotations_of(context)}, {"mounts", Json::array()}};
+    Json config{{"ociVersion", kOciVersion},
+                {"annotations", annotations_of(context)},
+                {"mounts", Json::array()}};
     config["root"] = Json{{"path", root}, {"readonly", !context.writable}};
     config["process"] = Json{{"args", context.command}, {"cwd", "/"}, {"env", Json::array()}};
     config["process"]["user"] = Json{{"uid", context.uid}, {"gid", context.gid}};
-    for (const auto& [name, value] : context.image) config["process"]["env"].push_back(name + "=" + value);
-    const UniqueFd file(::open(bundle.file().c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
+    for (const auto& [name, value] : context.image)
+      config["process"]["env"].push_back(name + "=" + value);
+    const UniqueFd file(
+        ::open(bundle.file().c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
     if (!file) return Error::from_errno(errno, "make " + in_quotes(bundle.file()));
     SPC_TRY(write_all(file.get(), config.str(1)));
     return bundle;
@@ -59,13 +63,16 @@ std::string value_of(const HookContext& context, const char* name) {
 
 }  // namespace
 
-Result<void> run_oci_hook(const std::string& hook, const OciProgram& program, std::string_view status, const std::string& root,
+Result<void> run_oci_hook(const std::string& hook, const OciProgram& program,
+                          std::string_view status, const std::string& root,
                           const HookContext& context, Log& log) {
   const Bundle bundle = SPC_TRY(Bundle::make(root, context));
-  Json state{
-      {"ociVersion", kOciVersion}, {"status", status}, {"bundle", bundle.path()}, {"annotations", annotations_of(context)}};
-  state["id"] =
-      value_of(context, "SLURM_JOB_ID") + "." + value_of(context, "SLURM_STEP_ID") + "." + value_of(context, "SLURM_NODEID");
+  Json state{{"ociVersion", kOciVersion},
+             {"status", status},
+             {"bundle", bundle.path()},
+             {"annotations", annotations_of(context)}};
+  state["id"] = value_of(context, "SLURM_JOB_ID") + "." + value_of(context, "SLURM_STEP_ID") + "." +
+                value_of(context, "SLURM_NODEID");
   if (status != "stopped") state["pid"] = ::getpid();
   HookProcess process;
   process.program = program.path;
@@ -78,22 +85,27 @@ Result<void> run_oci_hook(const std::string& hook, const OciProgram& program, st
   return {};
 }
 
-Result<std::unique_ptr<StepHook>> OciHook::make(const HookFile& file, HookDescription description, uid_t owner) {
+Result<std::unique_ptr<StepHook>> OciHook::make(const HookFile& file, HookDescription description,
+                                                uid_t owner) {
   auto hook = std::make_unique<OciHook>(file.stem, file.path, std::move(description));
   const auto& stages = hook->description_.stages;
-  const bool inside_alone =
-      std::all_of(stages.begin(), stages.end(), [](const auto& stage) { return stage == "startContainer"; });
-  if (!inside_alone) SPC_TRY_DURING(in_quotes(file.path), open_trusted_file(hook->description_.path, "program of a hook", owner));
+  const bool inside_alone = std::all_of(
+      stages.begin(), stages.end(), [](const auto& stage) { return stage == "startContainer"; });
+  if (!inside_alone)
+    SPC_TRY_DURING(in_quotes(file.path),
+                   open_trusted_file(hook->description_.path, "program of a hook", owner));
   return std::unique_ptr<StepHook>(std::move(hook));
 }
 
 bool OciHook::has_stage(std::string_view stage) const {
-  return std::find(description_.stages.begin(), description_.stages.end(), stage) != description_.stages.end();
+  return std::find(description_.stages.begin(), description_.stages.end(), stage) !=
+         description_.stages.end();
 }
 
 bool OciHook::has_stop() const { return has_stage("poststop"); }
 
-Result<void> OciHook::run(std::string_view status, const std::string& root, const HookContext& context, Log& log) const {
+Result<void> OciHook::run(std::string_view status, const std::string& root,
+                          const HookContext& context, Log& log) const {
   const OciProgram program{description_.path, description_.args, description_.env,
                            description_.timeout.value_or(time_limit_of_hooks(context))};
   return run_oci_hook(name(), program, status, root, context, log);

@@ -10,7 +10,8 @@
 
 namespace spc {
 
-Result<std::unique_ptr<StepHook>> ProgramHook::make(const HookFile& file, HookDescription description, uid_t owner) {
+Result<std::unique_ptr<StepHook>> ProgramHook::make(const HookFile& file,
+                                                    HookDescription description, uid_t owner) {
   // Once a step and node, and everything can be said.
   if (description.stages.empty()) description.stages = {"prepare"};
   auto hook = std::make_unique<ProgramHook>(file.stem, file.path, std::move(description));
@@ -19,21 +20,27 @@ Result<std::unique_ptr<StepHook>> ProgramHook::make(const HookFile& file, HookDe
 }
 
 bool ProgramHook::has_stage(std::string_view stage) const {
-  return std::find(description_.stages.begin(), description_.stages.end(), stage) != description_.stages.end();
+  return std::find(description_.stages.begin(), description_.stages.end(), stage) !=
+         description_.stages.end();
 }
 
-HookProcess ProgramHook::process_for(const HookContext& context, const std::string& stage, const Edits& prepared) const {
+HookProcess ProgramHook::process_for(const HookContext& context, const std::string& stage,
+                                     const Edits& prepared) const {
   HookProcess process;
   process.program = path_;
-  process.arguments = description_.args.empty() ? std::vector<std::string>{path_} : description_.args;
+  process.arguments =
+      description_.args.empty() ? std::vector<std::string>{path_} : description_.args;
   process.environment = environment_of_hooks(context);
-  process.environment.insert(process.environment.end(), description_.env.begin(), description_.env.end());
-  process.input = context_to_json({.stage = stage, .context = context, .prepared = prepared, .image_root = {}});
+  process.environment.insert(process.environment.end(), description_.env.begin(),
+                             description_.env.end());
+  process.input =
+      context_to_json({.stage = stage, .context = context, .prepared = prepared, .image_root = {}});
   process.limit = description_.timeout.value_or(time_limit_of_hooks(context));
   return process;
 }
 
-Result<Edits> ProgramHook::ask(const HookContext& context, const std::string& stage, const Edits& prepared, Log& log) {
+Result<Edits> ProgramHook::ask(const HookContext& context, const std::string& stage,
+                               const Edits& prepared, Log& log) {
   const HookProcess process = process_for(context, stage, prepared);
   const auto text = SPC_TRY(run_site_program(name(), process, log));
   const std::string where = formatted("what {} printed", in_quotes(path_));
@@ -48,7 +55,8 @@ Result<Edits> ProgramHook::prepare(const HookContext& context, Log& log) {
   return has_stage("prepare") ? ask(context, "prepare", {}, log) : Result<Edits>(Edits());
 }
 
-Result<void> ProgramHook::create_on_host(const HookContext& context, const Edits& prepared, Log& log) {
+Result<void> ProgramHook::create_on_host(const HookContext& context, const Edits& prepared,
+                                         Log& log) {
   if (has_stage("create")) created_ = SPC_TRY(ask(context, "create", prepared, log));
   return {};
 }

@@ -12,15 +12,18 @@
 
 namespace spc {
 
-/// A site program that reads a context as JSON and prints edits as JSON. It runs on the host in every stage but `start`:
-/// for `create` and `task` it runs before the container is entered.
+/// A site program that reads a context as JSON and prints edits as JSON. It runs on the host in
+/// every stage but `start`: for `create` and `task` it runs before the container is entered.
 class ProgramHook final : public StepHook {
  public:
   /// `description`: the file NAME.json beside it, if any.
-  static Result<std::unique_ptr<StepHook>> make(const HookFile& file, HookDescription description, uid_t owner);
+  static Result<std::unique_ptr<StepHook>> make(const HookFile& file, HookDescription description,
+                                                uid_t owner);
 
   [[nodiscard]] std::string from() const override { return path_; }
-  [[nodiscard]] bool wanted(const HookContext& context) const override { return description_.when.hold(context); }
+  [[nodiscard]] bool wanted(const HookContext& context) const override {
+    return description_.when.hold(context);
+  }
   [[nodiscard]] bool optional() const override { return description_.optional; }
   Result<Edits> prepare(const HookContext& context, Log& log) override;
   Result<void> create_on_host(const HookContext& context, const Edits& prepared, Log& log) override;
@@ -37,8 +40,10 @@ class ProgramHook final : public StepHook {
 
  private:
   [[nodiscard]] bool has_stage(std::string_view stage) const;
-  [[nodiscard]] HookProcess process_for(const HookContext& context, const std::string& stage, const Edits& prepared) const;
-  Result<Edits> ask(const HookContext& context, const std::string& stage, const Edits& prepared, Log& log);
+  [[nodiscard]] HookProcess process_for(const HookContext& context, const std::string& stage,
+                                        const Edits& prepared) const;
+  Result<Edits> ask(const HookContext& context, const std::string& stage, const Edits& prepared,
+                    Log& log);
 
   std::string path_;
   HookDescription description_;

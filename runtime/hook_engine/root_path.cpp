@@ -18,7 +18,8 @@ namespace spc {
 namespace {
 
 UniqueFd open_below(int root, const std::string& path, int flags) {
-  return open_resolved(root, path.empty() ? "." : path.c_str(), flags | O_PATH, RESOLVE_IN_ROOT | RESOLVE_NO_MAGICLINKS);
+  return open_resolved(root, path.empty() ? "." : path.c_str(), flags | O_PATH,
+                       RESOLVE_IN_ROOT | RESOLVE_NO_MAGICLINKS);
 }
 
 /// As it is written: links may go up as they like, and stay inside.
@@ -68,7 +69,8 @@ Result<UniqueFd> open_in_root(int root, const std::string& path, MakeTarget make
       if (make == MakeTarget::no) return error_at(path, ENOENT);
       bool made = false;
       if (last && make == MakeTarget::file) {
-        made = bool(UniqueFd(::openat(parent.get(), part.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0644)));
+        made = bool(UniqueFd(::openat(parent.get(), part.c_str(),
+                                      O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0644)));
       } else {
         made = ::mkdirat(parent.get(), part.c_str(), 0755) == 0;
       }

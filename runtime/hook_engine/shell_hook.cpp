@@ -19,7 +19,8 @@ constexpr char kWhat[] = "hook";
 enum class Whose { site, user };
 
 Result<UniqueFd> open_directory(const std::string& path, Whose whose) {
-  if (whose == Whose::user) return UniqueFd(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (whose == Whose::user)
+    return UniqueFd(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (::access(path.c_str(), F_OK) != 0) return UniqueFd();
   return open_trusted_directory(path, "directory of hooks", owner_of_the_node());
 }
@@ -31,7 +32,8 @@ Result<std::vector<std::string>> scripts_in(const std::string& path, Whose whose
   DirectoryReader files(std::move(directory));
   while (files.next()) {
     const auto name = files.name();
-    if (name.size() > kEnd.size() && name.ends_with(kEnd) && name[0] != '.') names.emplace_back(name);
+    if (name.size() > kEnd.size() && name.ends_with(kEnd) && name[0] != '.')
+      names.emplace_back(name);
   }
   if (files.error() != 0) return Error::from_errno(files.error(), "read " + in_quotes(path));
   std::sort(names.begin(), names.end());
@@ -41,7 +43,8 @@ Result<std::vector<std::string>> scripts_in(const std::string& path, Whose whose
 /// Something that can be executed and has something to do.
 Result<bool> is_hook(const std::string& path, Whose whose) {
   struct stat status {};
-  if (::stat(path.c_str(), &status) != 0 || !S_ISREG(status.st_mode) || status.st_size == 0) return false;
+  if (::stat(path.c_str(), &status) != 0 || !S_ISREG(status.st_mode) || status.st_size == 0)
+    return false;
   if ((status.st_mode & 0111) == 0 || ::access(path.c_str(), X_OK) != 0) return false;
   if (whose == Whose::site) SPC_TRY(open_trusted_file(path, kWhat, owner_of_the_node()));
   return true;
@@ -49,7 +52,8 @@ Result<bool> is_hook(const std::string& path, Whose whose) {
 
 }  // namespace
 
-Result<std::vector<ShellHook>> find_shell_hooks(const HookContext& context, const std::string& users) {
+Result<std::vector<ShellHook>> find_shell_hooks(const HookContext& context,
+                                                const std::string& users) {
   const bool compat = context.flag("enroot_compat", false);
   std::vector<std::pair<std::string, Whose>> directories;
   if (compat) directories.emplace_back("/etc/enroot/hooks.d", Whose::site);

@@ -9,7 +9,8 @@
 namespace spc {
 
 std::vector<std::string> environment_of_hooks(const HookContext& context) {
-  std::vector<std::string> environment{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "LANG=C.UTF-8"};
+  std::vector<std::string> environment{
+      "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "LANG=C.UTF-8"};
   const std::string* home = context.of_job("HOME");
   const std::string* user = context.of_job("USER");
   if (!context.home.empty()) {
@@ -19,15 +20,19 @@ std::vector<std::string> environment_of_hooks(const HookContext& context) {
   }
   const std::string name = !context.user.empty() ? context.user : user != nullptr ? *user : "";
   if (!name.empty()) environment.insert(environment.end(), {"USER=" + name, "LOGNAME=" + name});
-  const auto is_plain = [](char c) { return (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_'; };
+  const auto is_plain = [](char c) {
+    return (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_';
+  };
   for (const auto& [variable, value] : context.job) {
-    if (!variable.starts_with("SLURM_") || !std::all_of(variable.begin(), variable.end(), is_plain)) continue;
+    if (!variable.starts_with("SLURM_") || !std::all_of(variable.begin(), variable.end(), is_plain))
+      continue;
     environment.push_back(variable + "=" + value);
   }
   return environment;
 }
 
-Result<std::string> run_site_program(const std::string& hook, const HookProcess& process, Log& log) {
+Result<std::string> run_site_program(const std::string& hook, const HookProcess& process,
+                                     Log& log) {
   constexpr std::size_t kLastLines = 3;
   std::deque<std::string> last;
   const auto tell = [&](std::string_view line) {

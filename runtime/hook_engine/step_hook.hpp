@@ -52,25 +52,28 @@ class StepHook {
 /// The hooks of a step in execution order, by name.
 class StepHooks {
  public:
-  /// Built-in and site hooks, without those that are replaced by a hook of the same name or disabled
-  /// (hooks_off in config.toml). On the host. `log` must outlive it: site hooks write to the user.
-  /// `replaced`: built-in hooks replaced by enroot shell hooks, which run elsewhere, and their files.
+  /// Built-in and site hooks, without those that are replaced by a hook of the same name or
+  /// disabled (hooks_off in config.toml). On the host. `log` must outlive it: site hooks write to
+  /// the user. `replaced`: built-in hooks replaced by enroot shell hooks, which run elsewhere, and
+  /// their files.
   using Replaced = std::map<std::string, std::string>;
-  static Result<StepHooks> find(const HookContext& context, Log& log, const Replaced& replaced = {});
+  static Result<StepHooks> find(const HookContext& context, Log& log,
+                                const Replaced& replaced = {});
   /// The same from another directory.
-  static Result<StepHooks> find_in(const std::string& directory, const HookContext& context, Log& log,
-                                   const Replaced& replaced = {});
+  static Result<StepHooks> find_in(const std::string& directory, const HookContext& context,
+                                   Log& log, const Replaced& replaced = {});
 
   struct Outcome {
     std::string hook;
     Edits edits;
   };
-  /// For a task that is in the container, where there are no files of the site: the built-in hooks but those in `off`, and
-  /// what the site's hooks have `said` on the host for this task.
+  /// For a task that is in the container, where there are no files of the site: the built-in hooks
+  /// but those in `off`, and what the site's hooks have `said` on the host for this task.
   static StepHooks inside(const HookContext& context, Log& log, const std::vector<std::string>& off,
                           const std::vector<Outcome>& said);
 
-  /// Runs one stage of all hooks that take part; stops at the first error, which names its hook. A refusal is an error.
+  /// Runs one stage of all hooks that take part; stops at the first error, which names its hook. A
+  /// refusal is an error.
   Result<std::vector<Outcome>> prepare(const HookContext& context);
   /// Before the container is entered, and after `prepare` if that runs.
   Result<void> create_on_host(const HookContext& context, const std::vector<Outcome>& prepared);
@@ -89,18 +92,25 @@ class StepHooks {
   /// Runs all of them, whatever happens to each: failures go to `log`.
   void stop(const HookContext& context, Log& log) const;
 
-  /// Each hook with its origin and what it replaces, and the disabled ones, in order: for --container-explain.
-  [[nodiscard]] const std::vector<std::pair<std::string, std::string>>& origins() const { return origins_; }
+  /// Each hook with its origin and what it replaces, and the disabled ones, in order: for
+  /// --container-explain.
+  [[nodiscard]] const std::vector<std::pair<std::string, std::string>>& origins() const {
+    return origins_;
+  }
   /// Time of each hook in this process so far, in microseconds.
   [[nodiscard]] const std::map<std::string, std::uint64_t>& durations() const { return durations_; }
 
  private:
   explicit StepHooks(Log& log) : log_(&log) {}
   void sort();
-  Result<std::vector<Outcome>> task(const HookContext& context, const std::function<bool(const StepHook&)>& which);
-  void add_builtins(const HookContext& context, const std::vector<HookFile>& files, const Replaced& replaced);
-  Result<void> add_files(const HookContext& context, const std::vector<HookFile>& files, uid_t owner);
-  /// Runs one function of a hook, named and timed; returns `otherwise` on failure if it is optional.
+  Result<std::vector<Outcome>> task(const HookContext& context,
+                                    const std::function<bool(const StepHook&)>& which);
+  void add_builtins(const HookContext& context, const std::vector<HookFile>& files,
+                    const Replaced& replaced);
+  Result<void> add_files(const HookContext& context, const std::vector<HookFile>& files,
+                         uid_t owner);
+  /// Runs one function of a hook, named and timed; returns `otherwise` on failure if it is
+  /// optional.
   template <typename T>
   Result<T> run(const StepHook& hook, T otherwise, const std::function<Result<T>()>& function);
   Result<void> run(const StepHook& hook, const std::function<Result<void>()>& function);

@@ -42,7 +42,9 @@ constexpr Advice kAdvice[] = {
 }  // namespace
 
 Error with_advice(Error error) {
-  const auto is_about = [&](const Advice& one) { return error.what().find(one.about) != std::string::npos; };
+  const auto is_about = [&](const Advice& one) {
+    return error.what().find(one.about) != std::string::npos;
+  };
   const auto found = std::ranges::find_if(kAdvice, is_about);
   return found == std::end(kAdvice) ? error : std::move(error).hint(found->advice);
 }

@@ -19,21 +19,24 @@ namespace spc {
 /// Adds hints to the agent's error, which root's code does not word.
 Error with_advice(Error error);
 
-/// A task's line to the agent, used by the leader as long as it runs. The agent's end, or its word that
-/// the start has failed, ends the line: the Error of await() is then what the task ends with.
+/// A task's line to the agent, used by the leader as long as it runs. The agent's end, or its word
+/// that the start has failed, ends the line: the Error of await() is then what the task ends with.
 class AgentLine {
  public:
   /// `style`: of progress, as it is known at that moment.
-  AgentLine(UniqueFd socket, const MessageStyle& style, Log& log) : socket_(std::move(socket)), style_(style), log_(log) {}
+  AgentLine(UniqueFd socket, const MessageStyle& style, Log& log)
+      : socket_(std::move(socket)), style_(style), log_(log) {}
 
-  /// The next message of one of these kinds. Shows progress and warnings; meanwhile user-source answers what `import` asks.
+  /// The next message of one of these kinds. Shows progress and warnings; meanwhile user-source
+  /// answers what `import` asks.
   Result<AgentMessage> await(std::initializer_list<TaskMessageKind> kinds);
-  /// What `import` says for the administrator's log, without kPullRecord; otherwise nobody hears of it.
+  /// What `import` says for the administrator's log, without kPullRecord; otherwise nobody hears of
+  /// it.
   void take_records(std::function<void(std::string_view)> take) { take_record_ = std::move(take); }
   /// How the leader answers import_asks, serves and sources.
   void answer_by(std::function<Result<void>(AgentMessage&)> answer) { answer_ = std::move(answer); }
-  /// Tells the agent, for whose word the other tasks wait, what went wrong, unless it knows. It then tells every task, this
-  /// one too: that is given back.
+  /// Tells the agent, for whose word the other tasks wait, what went wrong, unless it knows. It
+  /// then tells every task, this one too: that is given back.
   Error fail(const Error& error);
   /// From here on a failure concerns nobody but this task.
   void end() { has_ended_ = true; }

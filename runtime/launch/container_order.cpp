@@ -25,13 +25,16 @@ std::uint32_t namespaces_of(const LaunchRequest& request) {
   return request.namespaces | (remaps ? own_user : 0U);
 }
 
-/// What is written there takes the job's memory, so the limit is a part of that and not of the machine's: who fills it is told
-/// so, and does not wait for memory that the job cannot get. A site's bytes are not more than half of it.
-Result<std::uint64_t> upper_size(const Terms& terms, const std::map<std::string, std::string>& job) {
+/// What is written there takes the job's memory, so the limit is a part of that and not of the
+/// machine's: who fills it is told so, and does not wait for memory that the job cannot get. A
+/// site's bytes are not more than half of it.
+Result<std::uint64_t> upper_size(const Terms& terms,
+                                 const std::map<std::string, std::string>& job) {
   const LaunchRequest& request = terms.request;
   const std::uint64_t memory = memory_of_job(job);
   if (request.tmpfs_size) {
-    return SPC_TRY_DURING("--container-tmpfs-size", bytes_of(*request.tmpfs_size, memory, request.max_tmpfs_size));
+    return SPC_TRY_DURING("--container-tmpfs-size",
+                          bytes_of(*request.tmpfs_size, memory, request.max_tmpfs_size));
   }
   const PolicyRecord& policy = terms.policy;
   const std::uint64_t part = SPC_TRY(bytes_of({.percent = policy.upper_percent}, memory, ""));
@@ -43,22 +46,28 @@ Result<void> plan_image(const OrderRequest& with, ContainerOrder& order) {
   const auto& [task, terms, named, hooks, importer] = with;
   const LaunchRequest& request = terms.request;
   const std::string& registry = terms.policy.default_registry;
-  if (!request.image.empty()) order.location = SPC_TRY(ImageLocation::parse(request.image, registry));
+  if (!request.image.empty())
+    order.location = SPC_TRY(ImageLocation::parse(request.image, registry));
   if (!request.image.empty()) SPC_TRY(check_image(order.location, terms.site, task.job));
   if (request.name) SPC_TRY(named.decide(wanted_image(request, order.location, terms.policy)));
   if (named.plan() == NamePlan::make) say_import(task, Event::import_begins);
-  order.image = SPC_TRY(order_image({request, terms.policy, terms.site, task.job, terms.earlier, named, importer, task.log}, order.location));
+  order.image = SPC_TRY(order_image(
+      {request, terms.policy, terms.site, task.job, terms.earlier, named, importer, task.log},
+      order.location));
   order.joins = (order.image.flags & TaskMessage::start_join) != 0;
   const bool asks_for_stored =
       request.image.empty() && !order.image.request.empty();  // it wants to know for which image
-  if (asks_for_stored) order.location = SPC_TRY(ImageLocation::parse(named.notes().image, registry));
+  if (asks_for_stored)
+    order.location = SPC_TRY(ImageLocation::parse(named.notes().image, registry));
   return {};
 }
 
 /// The words are those of pyxis, which never adds any.
 void ignore_mounts(LaunchRequest& request, Log& log) {
   const auto ignore = [&](const char* option) {
-    log.write(LogLevel::warning, formatted("ignoring --{} when attaching to a running container with remapped root", option));
+    log.write(LogLevel::warning,
+              formatted("ignoring --{} when attaching to a running container with remapped root",
+                        option));
   };
   if (!request.mounts.empty()) ignore("container-mounts");
   if (request.mount_home.value_or(false)) ignore("container-mount-home");
@@ -76,9 +85,11 @@ Result<void> plan_mounts(const OrderRequest& with, ContainerOrder& order) {
     const auto is_sites = [](const MountSpec& mount) { return mount.origin != MountSpec().origin; };
     std::erase_if(request.mounts, is_sites);
   }
-  // What is attached there later is not locked: root of that user namespace could take its flags off.
+  // What is attached there later is not locked: root of that user namespace could take its flags
+  // off.
   if (order.joins && (named.namespaces() & own_user) != 0) ignore_mounts(request, task.log);
-  const bool by_default = terms.site.mount_home.value_or(terms.policy.mount_home != 0) && !order.joins;
+  const bool by_default =
+      terms.site.mount_home.value_or(terms.policy.mount_home != 0) && !order.joins;
   order.mounts_home = !request.contain && request.mount_home.value_or(by_default);
   const bool hides_home = request.contain && !order.joins;
   if (order.mounts_home || hides_home) order.spec.user = UserIdentity::of_job(task.job);
@@ -104,7 +115,9 @@ Result<void> plan_mounts(const OrderRequest& with, ContainerOrder& order) {
 
 std::uint32_t nodes_of_step(const std::map<std::string, std::string>& job) {
   const auto nodes = job.find("SLURM_STEP_NUM_NODES");
-  return nodes != job.end() ? static_cast<std::uint32_t>(std::strtoul(nodes->second.c_str(), nullptr, 10)) : 1;
+  return nodes != job.end()
+             ? static_cast<std::uint32_t>(std::strtoul(nodes->second.c_str(), nullptr, 10))
+             : 1;
 }
 
 }  // namespace
@@ -124,7 +137,8 @@ Result<Terms> read_terms(const TaskContext& task, const AgentMessage& policy) {
   // Explaining takes no container away.
   auto& name = terms.request.name;
   if (task.asked.explain && name && name->use == ContainerName::Use::replace) name.reset();
-  if (task.asked.explain && name && name->use == ContainerName::Use::remove) name->use = ContainerName::Use::automatic;
+  if (task.asked.explain && name && name->use == ContainerName::Use::remove)
+    name->use = ContainerName::Use::automatic;
   return terms;
 }
 
@@ -137,17 +151,22 @@ Result<ContainerOrder> plan_container(OrderRequest request) {
     return Error(ErrorKind::invalid, "the store takes no squashfs and no directory");
   }
   order.upper_size = SPC_TRY(upper_size(terms, request.task.job));
-  if (order.joins) SPC_TRY(check_join(request.task.asked, request.named, order.upper_size, request.task.log));
+  if (order.joins)
+    SPC_TRY(check_join(request.task.asked, request.named, order.upper_size, request.task.log));
   SPC_TRY(plan_mounts(request, order));
   ContainerSpec& spec = order.spec;
   const bool has_image = !terms.request.image.empty();
-  spec.image = has_image ? order.location.canonical() : without_secrets(request.named.notes().image);
+  spec.image =
+      has_image ? order.location.canonical() : without_secrets(request.named.notes().image);
   spec.from = order.image.from;
-  spec.by_fuse = terms.policy.most_layers == 0 || (terms.policy.squashfs == PolicyRecord::by_fuse_for_users && ::getuid() != 0);
+  spec.by_fuse = terms.policy.most_layers == 0 ||
+                 (terms.policy.squashfs == PolicyRecord::by_fuse_for_users && ::getuid() != 0);
   spec.mounts = order.side.mounts();
   spec.writable = terms.request.writable.value_or(true);
   spec.namespaces = namespaces_of(terms.request);
-  if (!order.joins) order.security = SPC_TRY(read_security(terms.request, terms.site, (spec.namespaces & own_user) != 0));
+  if (!order.joins)
+    order.security =
+        SPC_TRY(read_security(terms.request, terms.site, (spec.namespaces & own_user) != 0));
   return order;
 }
 

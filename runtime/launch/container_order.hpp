@@ -15,7 +15,8 @@
 
 namespace spc {
 
-/// What the leader has heard from the agent, and what comes of it: settled before anything is opened.
+/// What the leader has heard from the agent, and what comes of it: settled before anything is
+/// opened.
 struct Terms {
   LaunchRequest request;  ///< as the site completes it
   SitePolicy site;        ///< with what enroot's files add
@@ -25,7 +26,8 @@ struct Terms {
   [[nodiscard]] bool is_first() const { return earlier == Digest(); }
 };
 
-/// Reads the site's texts, which came with `policy`, and the files of enroot, and completes the request.
+/// Reads the site's texts, which came with `policy`, and the files of enroot, and completes the
+/// request.
 Result<Terms> read_terms(const TaskContext& task, const AgentMessage& policy);
 
 struct OrderRequest {
@@ -43,10 +45,11 @@ struct ContainerOrder {
   HostSide side;
   std::optional<PreparedHooks> hooks;  ///< none: the container runs already
   ContainerSpec spec;
-  TaskSecurity security;         ///< empty: the container runs already
-  std::uint64_t upper_size = 0;  ///< bytes that can be written in each place; 0: what the site allows
-  bool joins = false;            ///< a running container
-  bool covers_home = false;      ///< something is mounted where the user's home is
+  TaskSecurity security;  ///< empty: the container runs already
+  std::uint64_t upper_size =
+      0;                     ///< bytes that can be written in each place; 0: what the site allows
+  bool joins = false;        ///< a running container
+  bool covers_home = false;  ///< something is mounted where the user's home is
   bool mounts_home = false;
 };
 
@@ -59,8 +62,8 @@ Result<void> send_sources(const ContainerOrder& order, int agent);
 /// The file of this number, for the server at the other end of `server`: the image, then those that
 /// are mounted.
 Result<void> send_file(const ContainerOrder& order, std::uint32_t number, int server);
-/// How to set up the root. To be asked while the builder works, and not later: who the user is would be answered inside by
-/// the image's name service. `job`: its variables.
+/// How to set up the root. To be asked while the builder works, and not later: who the user is
+/// would be answered inside by the image's name service. `job`: its variables.
 RootSetup root_setup(ContainerOrder& order, const NamedStart& named,
                      const std::map<std::string, std::string>& job);
 

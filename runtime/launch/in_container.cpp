@@ -9,7 +9,8 @@
 namespace spc {
 namespace {
 
-/// The step's container may be another step's, whose site settings are not ours; the user's files count for each.
+/// The step's container may be another step's, whose site settings are not ours; the user's files
+/// count for each.
 Result<SitePolicy> own_site(const Asked& asked) {
   auto site = SitePolicy::read();
   site.override_with(asked.request.overrides);
@@ -18,7 +19,8 @@ Result<SitePolicy> own_site(const Asked& asked) {
 }
 
 /// What the container has is what counts, not what is asked for.
-HookContext context_of(Asked& asked, const SitePolicy& site, const TaskMessage& ready, const TaskNotes& notes) {
+HookContext context_of(Asked& asked, const SitePolicy& site, const TaskMessage& ready,
+                       const TaskNotes& notes) {
   asked.request.namespaces = ready.namespaces & ~std::uint32_t{own_user};
   asked.request.remap_root = (ready.namespaces & own_user) != 0;
   asked.request.writable = notes.writable;

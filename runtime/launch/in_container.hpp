@@ -21,8 +21,8 @@ struct InContainer {
   UserIdentity as_on_host;
 };
 
-/// On the host, without privilege: writes the site's settings, what its hooks say for this task, and the variables that the
-/// user asks for into `answer`.
+/// On the host, without privilege: writes the site's settings, what its hooks say for this task,
+/// and the variables that the user asks for into `answer`.
 Result<void> answer_for_host(const Arrival& arrival, const TaskCall& call, int answer);
 
 /// In the container: reads what the user has asked for, and what the leader has written.

@@ -29,7 +29,8 @@ Result<Led> Leader::lead(const AgentMessage& policy, const std::function<void()>
   if (is_to_stay_outside(terms)) return Led::outside;
   auto context = hook_context(terms.request, task_.job, terms.site);
   auto hooks = SPC_TRY(TaskHooks::find(std::move(context), task_.log));
-  const bool lasts = !removes(terms.request) && !terms.request.only_pull && (runs_stop_hooks(terms, hooks) || task_.save_path());
+  const bool lasts = !removes(terms.request) && !terms.request.only_pull &&
+                     (runs_stop_hooks(terms, hooks) || task_.save_path());
   if (lasts && parent_ == ChildOf::us) return Led::again;
   stays();
   if (terms.request.only_pull) return pull(terms, hooks);
@@ -38,7 +39,8 @@ Result<Led> Leader::lead(const AgentMessage& policy, const std::function<void()>
   if (removes(terms.request)) return remove_named();
   auto container = SPC_TRY(order(terms, hooks));
   // One that runs already, and gets nothing added, is ready at once.
-  if (container.root.container_runs && container.root.targets.empty() && !saver_) return Led::joined;
+  if (container.root.container_runs && container.root.targets.empty() && !saver_)
+    return Led::joined;
   return build(terms, hooks, container);
 }
 
@@ -46,15 +48,16 @@ bool Leader::runs_stop_hooks(const Terms& terms, const TaskHooks& hooks) const {
   return terms.is_first() && !terms.request.explain && hooks.has_stop();
 }
 
-/// The rules for images are those of a start; what hooks do, mounts and the rest of a container have no part in it.
+/// The rules for images are those of a start; what hooks do, mounts and the rest of a container
+/// have no part in it.
 Result<Led> Leader::pull(const Terms& terms, TaskHooks& hooks) {
   (void)SPC_TRY(order(terms, hooks));
   SPC_TRY(line_.await({TaskMessageKind::pulled}));
   return Led::pulled;
 }
 
-/// What lives on the host until all tasks have ended. `save` comes second: there can be but one process that slurmstepd
-/// waits for.
+/// What lives on the host until all tasks have ended. `save` comes second: there can be but one
+/// process that slurmstepd waits for.
 Result<void> Leader::start_processes(const Terms& terms, const TaskHooks& hooks) {
   const LaunchRequest& request = terms.request;
   if (runs_stop_hooks(terms, hooks)) {
@@ -64,7 +67,8 @@ Result<void> Leader::start_processes(const Terms& terms, const TaskHooks& hooks)
   if (const auto path = task_.save_path()) {
     const StepChannel& channel = stop_process_.channel_of_save(task_.step);
     const std::string name = request.name ? request.name->text : "";
-    saver_ = SPC_TRY_DURING("--container-save", Saver::start(channel, *path, name, *request.style, task_.job));
+    saver_ = SPC_TRY_DURING("--container-save",
+                            Saver::start(channel, *path, name, *request.style, task_.job));
   }
   importer_.set_program(terms.site.importer);
   return {};
@@ -77,7 +81,8 @@ Result<void> Leader::settle_name(const Terms& terms) {
   SPC_TRY(named_.ask(*terms.request.name, of_job, line_.socket()));
   for (;;) {
     auto answer = SPC_TRY(line_.await({TaskMessageKind::named}));
-    if (SPC_TRY(named_.take_answer(answer, std::move(answer.descriptors), line_.socket()))) return {};
+    if (SPC_TRY(named_.take_answer(answer, std::move(answer.descriptors), line_.socket())))
+      return {};
   }
 }
 
@@ -93,7 +98,8 @@ Result<Leader::Ordered> Leader::order(const Terms& terms, TaskHooks& hooks) {
   Ordered container;
   ContainerOrder& order = order_ =
       SPC_TRY(plan_container({task_, terms, named_, hooks, importer_}));
-  if (saver_ && saves_layer(*task_.save_path())) container.image_below = SPC_TRY(image_below(terms, order.spec));
+  if (saver_ && saves_layer(*task_.save_path()))
+    container.image_below = SPC_TRY(image_below(terms, order.spec));
   std::uint32_t flags = 0;
   if (terms.request.only_pull) flags |= TaskMessage::start_pull;
   // With --container-explain the others have nothing to enter for: they lead, and leave.
@@ -130,15 +136,18 @@ Result<void> Leader::answer(AgentMessage& message, const std::string& meeting) {
   return {};
 }
 
-/// The image whose changes can be saved as a layer: one of a registry, in a container that nobody has changed yet.
+/// The image whose changes can be saved as a layer: one of a registry, in a container that nobody
+/// has changed yet.
 Result<std::string> Leader::image_below(const Terms& terms, const ContainerSpec& spec) const {
   const auto refuse = [](const std::string& why) {
     return Error(ErrorKind::refused, "save the changes as a layer: " + why)
         .hint("save the whole container: --container-save=FILE.sqsh");
   };
-  if (terms.request.name && !named_.is_new()) return refuse("the container has changes of earlier steps");
+  if (terms.request.name && !named_.is_new())
+    return refuse("the container has changes of earlier steps");
   const auto location = ImageLocation::parse(spec.image);
-  if (spec.from != ContainerSpec::From::store || !location || location->kind != ImageLocation::Kind::registry)
+  if (spec.from != ContainerSpec::From::store || !location ||
+      location->kind != ImageLocation::Kind::registry)
     return refuse("the image is not one of a registry");
   return location->name.canonical();
 }
@@ -160,7 +169,8 @@ Result<Led> Leader::build(Terms& terms, TaskHooks& hooks, Ordered& container) {
     const auto root = SPC_TRY(line_.await({TaskMessageKind::to_save}));
     if (root.descriptors.size() != 1) return Error(ErrorKind::internal, "no root to save");
     const int record = message.descriptors[1].get();
-    SPC_TRY(saver_.give(root.descriptors.front().get(), record, container.spec.settings, container.image_below));
+    SPC_TRY(saver_.give(root.descriptors.front().get(), record, container.spec.settings,
+                        container.image_below));
     SPC_TRY(send_struct(line_.socket(), TaskMessage{.kind = TaskMessageKind::to_save}));
   }
   if (!terms.request.explain) return Led::set_up;
@@ -168,16 +178,18 @@ Result<Led> Leader::build(Terms& terms, TaskHooks& hooks, Ordered& container) {
   return Led::explained;
 }
 
-Result<void> Leader::run_shell_hooks(AgentMessage message, const Terms& terms, const TaskHooks& hooks, Ordered& container) {
+Result<void> Leader::run_shell_hooks(AgentMessage message, const Terms& terms,
+                                     const TaskHooks& hooks, Ordered& container) {
   if (message.descriptors.size() != 4) return Error(ErrorKind::internal, "no root for hooks");
   SPC_TRY(add_image_record(container.spec, message.descriptors[1].get(), message.manifest));
   const ShellHookStart start{terms.request, task_.job, terms.site, container.spec};
-  container.hooks->add(SPC_TRY(
-      run_shell_hooks_in_step(hooks.shell_hooks(), start, message.descriptors, container.root, line_.socket(), task_.log)));
+  container.hooks->add(SPC_TRY(run_shell_hooks_in_step(
+      hooks.shell_hooks(), start, message.descriptors, container.root, line_.socket(), task_.log)));
   return {};
 }
 
-Result<TaskEdits> Leader::set_up(const AgentMessage& message, const Terms& terms, TaskHooks& hooks, Ordered& container) {
+Result<TaskEdits> Leader::set_up(const AgentMessage& message, const Terms& terms, TaskHooks& hooks,
+                                 Ordered& container) {
   if (message.descriptors.size() != 2) return Error(ErrorKind::internal, "no root to set up");
   line_.user_source().stop();  // before anything of the image is entered
   importer_.release();         // the image is open
@@ -194,10 +206,12 @@ Result<TaskEdits> Leader::set_up(const AgentMessage& message, const Terms& terms
   return set_up_inside(terms, hooks, container, message.manifest);
 }
 
-Result<TaskEdits> Leader::set_up_inside(const Terms& terms, TaskHooks& hooks, Ordered& container, const Digest& manifest) {
+Result<TaskEdits> Leader::set_up_inside(const Terms& terms, TaskHooks& hooks, Ordered& container,
+                                        const Digest& manifest) {
   ContainerSpec& spec = container.spec;
   if (spec.settings.in_files) read_image_files(task_.job, spec.settings, &task_.log);
-  if (terms.request.workdir.empty()) container.root.directories.push_back(workdir_of(terms.request, spec.settings));
+  if (terms.request.workdir.empty())
+    container.root.directories.push_back(workdir_of(terms.request, spec.settings));
   SPC_TRY(named_.write(manifest));
   note_.write(named_.notes(), named_.is_new());
   TaskNotes notes{.step = TaskNotes::step_of(task_.job),
@@ -210,15 +224,19 @@ Result<TaskEdits> Leader::set_up_inside(const Terms& terms, TaskHooks& hooks, Or
                   .wishes = task_.asked.environment};
   if (container.hooks) notes.edits = SPC_TRY(container.hooks->create(hooks, spec, container.root));
   SPC_TRY(notes.write(notes_));
-  container.root.not_ours = [this](const std::string& paths) { task_.log.write(LogLevel::warning, not_ours(paths)); };
+  container.root.not_ours = [this](const std::string& paths) {
+    task_.log.write(LogLevel::warning, not_ours(paths));
+  };
   SPC_TRY(set_up_root(container.root, line_.socket()));
   return std::move(notes.edits);
 }
 
 /// Nothing is kept under a name that did not exist.
-Result<void> Leader::explain_instead(Terms& terms, TaskHooks& hooks, ContainerSpec& spec, TaskEdits edits) {
+Result<void> Leader::explain_instead(Terms& terms, TaskHooks& hooks, ContainerSpec& spec,
+                                     TaskEdits edits) {
   SPC_TRY(decide_all(spec, {terms.request, terms.site, hooks, edits}, task_));
-  for (const std::string& line : explain(spec, terms.request)) task_.log.write(LogLevel::info, line);
+  for (const std::string& line : explain(spec, terms.request))
+    task_.log.write(LogLevel::info, line);
   take_back();
   return {};
 }

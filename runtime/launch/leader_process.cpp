@@ -37,7 +37,8 @@ class FirstLog final : public Log {
   std::vector<std::pair<LogLevel, std::string>> lines_;
 };
 
-Result<Led> read_and_lead(const TaskCall& call, AgentLine& line, const LeaderStart& start, bool& explains) {
+Result<Led> read_and_lead(const TaskCall& call, AgentLine& line, const LeaderStart& start,
+                          bool& explains) {
   if (call.before_leading) call.before_leading(start.policy.manifest == Digest());
   const Asked asked = SPC_TRY(call.read(ReadAt::node));
   if (asked.verdict == Asked::outside) return Led::outside;

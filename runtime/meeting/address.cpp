@@ -18,9 +18,11 @@ std::string MeetingAddress::variable() const {
 std::optional<MeetingAddress> MeetingAddress::parse(std::string_view variable) {
   MeetingAddress address;
   const auto colon = variable.find(':');
-  if (colon == std::string_view::npos || variable.size() - colon - 1 != 2 * address.token.size()) return std::nullopt;
+  if (colon == std::string_view::npos || variable.size() - colon - 1 != 2 * address.token.size())
+    return std::nullopt;
   const auto [end, error] = std::from_chars(variable.data(), variable.data() + colon, address.port);
-  if (error != std::errc() || end != variable.data() + colon || address.port == 0) return std::nullopt;
+  if (error != std::errc() || end != variable.data() + colon || address.port == 0)
+    return std::nullopt;
   for (std::size_t byte = 0; byte < address.token.size(); ++byte) {
     const auto high = kTokenDigits.find(variable[colon + 1 + 2 * byte]);
     const auto low = kTokenDigits.find(variable[colon + 2 + 2 * byte]);

@@ -8,10 +8,12 @@
 namespace spc {
 namespace {
 
-constexpr unsigned kMostQuestions = 64;  // of one node; each costs srun the more the more nodes there are
+constexpr unsigned kMostQuestions =
+    64;  // of one node; each costs srun the more the more nodes there are
 
 bool is_address(const PeerAddress& address) {
-  return std::any_of(address.ip.begin(), address.ip.end(), [](std::uint8_t byte) { return byte != 0; });
+  return std::any_of(address.ip.begin(), address.ip.end(),
+                     [](std::uint8_t byte) { return byte != 0; });
 }
 
 /// The first where a relay listens; without an address of its own: at the one it came from.
@@ -24,35 +26,45 @@ PeerAddress relay_of(const MeetingRecord& join, const PeerAddress& seen_at) {
   return {};
 }
 
-/// A firewall between the nodes: two have found nobody, and nobody has got anything. Who comes now need not find out.
+/// A firewall between the nodes: two have found nobody, and nobody has got anything. Who comes now
+/// need not find out.
 bool is_closed(const Gatherings::Gathering& gathering) {
-  return gathering.cut_off >= 2 && std::none_of(gathering.members.begin(), gathering.members.end(),
-                                                [](const Gatherings::Member& one) { return one.from.nodes > 0; });
+  return gathering.cut_off >= 2 &&
+         std::none_of(gathering.members.begin(), gathering.members.end(),
+                      [](const Gatherings::Member& one) { return one.from.nodes > 0; });
 }
 
 }  // namespace
 
 Gatherings::Gathering* Gatherings::find(const Seat& seat) {
   const auto found = all_.find(seat.image);
-  return found != all_.end() && seat.index < found->second.members.size() ? &found->second : nullptr;
+  return found != all_.end() && seat.index < found->second.members.size() ? &found->second
+                                                                          : nullptr;
 }
 
-std::optional<MeetingRecord> Gatherings::join(const MeetingRecord& question, const std::string& node, const PeerAddress& seen_at,
+std::optional<MeetingRecord> Gatherings::join(const MeetingRecord& question,
+                                              const std::string& node, const PeerAddress& seen_at,
                                               std::optional<Seat>& seat, Seconds now) {
   if (seat) gone(*seat);
   seat.reset();
   if (members_ >= most_) return std::nullopt;
-  const auto [found, is_new] = all_.try_emplace(question.image, Gathering{.order = PeerOrder(fanout_)});
+  const auto [found, is_new] =
+      all_.try_emplace(question.image, Gathering{.order = PeerOrder(fanout_)});
   Gathering& gathering = found->second;
-  if (is_new && ::getrandom(gathering.key.data(), gathering.key.size(), 0) != static_cast<ssize_t>(gathering.key.size())) {
+  if (is_new && ::getrandom(gathering.key.data(), gathering.key.size(), 0) !=
+                    static_cast<ssize_t>(gathering.key.size())) {
     all_.erase(found);
     return std::nullopt;
   }
   ++members_;
   seat = Seat{question.image, gathering.order.join(question.node_id)};
-  gathering.members.push_back({.node_id = question.node_id, .node = node, .at = relay_of(question, seen_at), .joined = now});
+  gathering.members.push_back({.node_id = question.node_id,
+                               .node = node,
+                               .at = relay_of(question, seen_at),
+                               .joined = now});
   const auto place = place_of(gathering, *seat);
-  if (gathering.members.back().at.port == 0) gathering.order.leave(seat->index);  // it takes, and gives nothing
+  if (gathering.members.back().at.port == 0)
+    gathering.order.leave(seat->index);  // it takes, and gives nothing
   return place;
 }
 
@@ -60,7 +72,8 @@ std::optional<MeetingRecord> Gatherings::more(const MeetingRecord& question, con
   Gathering* const gathering = find(seat);
   if (gathering == nullptr || question.count > question.indices.size()) return std::nullopt;
   if (++gathering->members[seat.index].questions > kMostQuestions) return std::nullopt;
-  const auto because = question.kind == MeetingKind::slow ? PeerOrder::Because::slow : PeerOrder::Because::dead;
+  const auto because =
+      question.kind == MeetingKind::slow ? PeerOrder::Because::slow : PeerOrder::Because::dead;
   gathering->order.move(seat.index, std::span(question.indices).first(question.count), because);
   return place_of(*gathering, seat);
 }
@@ -80,7 +93,9 @@ bool Gatherings::told(const MeetingRecord& record, const Seat& seat, Seconds now
       member.from = record.from;
       member.ready = now;
       return true;
-    case MeetingKind::cut_off: ++gathering->cut_off; [[fallthrough]];  // nor can others reach it, probably
+    case MeetingKind::cut_off:
+      ++gathering->cut_off;
+      [[fallthrough]];  // nor can others reach it, probably
     case MeetingKind::left: gathering->order.leave(seat.index); return true;
     default: return false;
   }
@@ -119,7 +134,9 @@ struct Sum {
   std::vector<Gatherings::Seconds> ready;
 };
 
-double part_of(const Gatherings::Member& one) { return static_cast<double>(one.done) / static_cast<double>(one.total); }
+double part_of(const Gatherings::Member& one) {
+  return static_cast<double>(one.done) / static_cast<double>(one.total);
+}
 
 Sum sum_of(const Gatherings& gatherings) {
   Sum sum;
@@ -149,7 +166,8 @@ std::string decimal(double value, int digits) {
 }
 
 std::string times(std::uint64_t bytes, std::uint64_t size, int digits) {
-  return decimal(size == 0 ? 0 : static_cast<double>(bytes) / static_cast<double>(size), digits) + " x";
+  return decimal(size == 0 ? 0 : static_cast<double>(bytes) / static_cast<double>(size), digits) +
+         " x";
 }
 
 std::string in_json(const std::string& text) {
@@ -161,7 +179,9 @@ std::string in_json(const std::string& text) {
   return escaped;
 }
 
-std::string counted(std::size_t count) { return std::to_string(count) + (count == 1 ? " node" : " nodes"); }
+std::string counted(std::size_t count) {
+  return std::to_string(count) + (count == 1 ? " node" : " nodes");
+}
 
 }  // namespace
 
@@ -169,22 +189,27 @@ std::string progress_line(const Gatherings& gatherings, const std::string& image
   const Sum sum = sum_of(gatherings);
   if (sum.slowest == nullptr) return {};
   const auto percent = static_cast<unsigned>(std::min(part_of(*sum.slowest), 1.0) * 100);
-  return "pulling " + (image.empty() ? "" : image + " ") + "on " + counted(sum.nodes) + ", slowest " + sum.slowest->node +
-         " at " + std::to_string(percent) + " % of " + std::to_string((sum.slowest->total + 500'000) / 1'000'000) +
-         " MB, registry " + times(sum.from.registry, sum.size, 1);
+  return "pulling " + (image.empty() ? "" : image + " ") + "on " + counted(sum.nodes) +
+         ", slowest " + sum.slowest->node + " at " + std::to_string(percent) + " % of " +
+         std::to_string((sum.slowest->total + 500'000) / 1'000'000) + " MB, registry " +
+         times(sum.from.registry, sum.size, 1);
 }
 
 std::string statistics_line(const Gatherings& gatherings, const std::string& image) {
   const Sum sum = sum_of(gatherings);
   if (sum.nodes + sum.failed == 0) return {};
-  std::string line = (image.empty() ? "the image" : image) + " came to " + std::to_string(sum.ready.size()) + " of " +
-                     counted(sum.nodes + sum.failed);
-  const auto after = [&](std::size_t index) { return decimal((sum.ready[index] - sum.begin).count(), 1); };
+  std::string line = (image.empty() ? "the image" : image) + " came to " +
+                     std::to_string(sum.ready.size()) + " of " + counted(sum.nodes + sum.failed);
+  const auto after = [&](std::size_t index) {
+    return decimal((sum.ready[index] - sum.begin).count(), 1);
+  };
   if (!sum.ready.empty()) {
-    line += " in " + after(sum.ready.size() - 1) + " s (first " + after(0) + ", median " + after(sum.ready.size() / 2) + ")";
+    line += " in " + after(sum.ready.size() - 1) + " s (first " + after(0) + ", median " +
+            after(sum.ready.size() / 2) + ")";
   }
-  line += ": registry " + times(sum.from.registry, sum.size, 2) + ", nodes " + times(sum.from.nodes, sum.size, 2) +
-          ", shared store " + times(sum.from.shared, sum.size, 2);
+  line += ": registry " + times(sum.from.registry, sum.size, 2) + ", nodes " +
+          times(sum.from.nodes, sum.size, 2) + ", shared store " +
+          times(sum.from.shared, sum.size, 2);
   if (sum.from.mirrors > 0) line += ", mirrors " + times(sum.from.mirrors, sum.size, 2);
   return sum.failed == 0 ? line : line + ", " + counted(sum.failed) + " failed";
 }
@@ -193,9 +218,14 @@ std::string statistics_json(const Gatherings& gatherings, const std::string& ima
   const Sum sum = sum_of(gatherings);
   if (sum.nodes + sum.failed == 0) return {};
   std::string json = "{\"event\": \"step_pull\", \"image\": \"" + in_json(image) + "\"";
-  const auto add = [&](const char* key, const std::string& value) { json += std::string(", \"") + key + "\": " + value; };
+  const auto add = [&](const char* key, const std::string& value) {
+    json += std::string(", \"") + key + "\": " + value;
+  };
   const auto add_time = [&](const char* key, double part) {  // of the nodes that are ready
-    const auto index = sum.ready.empty() ? 0 : static_cast<std::size_t>(part * static_cast<double>(sum.ready.size() - 1));
+    const auto index =
+        sum.ready.empty()
+            ? 0
+            : static_cast<std::size_t>(part * static_cast<double>(sum.ready.size() - 1));
     add(key, sum.ready.empty() ? "null" : decimal((sum.ready[index] - sum.begin).count(), 3));
   };
   add("nodes", std::to_string(sum.nodes + sum.failed));

@@ -17,8 +17,10 @@
 namespace spc {
 namespace {
 
-constexpr std::int64_t kTokenPatience = 1000;                      // milliseconds
-constexpr std::int64_t kFirstLine = 1000, kLongestPause = 15'000;  // then fewer and fewer: they stay in the job's output
+constexpr std::int64_t kTokenPatience = 1000;  // milliseconds
+constexpr std::int64_t kFirstLine = 1000,
+                       kLongestPause =
+                           15'000;  // then fewer and fewer: they stay in the job's output
 constexpr std::int64_t kLook = 250;
 constexpr std::size_t kSpare = 16, kMostNodes = 16'384;
 constexpr int kAtOnce = 4;  // records of one connection before the next one is looked at
@@ -33,7 +35,8 @@ PeerAddress address_of(const sockaddr_in6& from) {
     std::copy_n(from.sin6_addr.s6_addr, address.ip.size(), address.ip.begin());
   } else if (from.sin6_family == AF_INET) {
     address.ip[10] = address.ip[11] = 0xff;
-    const auto* v4 = reinterpret_cast<const std::uint8_t*>(&reinterpret_cast<const sockaddr_in&>(from).sin_addr);
+    const auto* v4 =
+        reinterpret_cast<const std::uint8_t*>(&reinterpret_cast<const sockaddr_in&>(from).sin_addr);
     std::copy_n(v4, 4, address.ip.begin() + 12);
   }
   return address;
@@ -43,7 +46,9 @@ PeerAddress address_of(const sockaddr_in6& from) {
 std::size_t most_connections(std::uint32_t nodes) {
   rlimit files{};
   if (::getrlimit(RLIMIT_NOFILE, &files) != 0) return 0;
-  return std::min<std::size_t>((nodes == 0 ? kMostNodes : std::min<std::size_t>(nodes, kMostNodes)) + kSpare, files.rlim_cur / 2);
+  return std::min<std::size_t>(
+      (nodes == 0 ? kMostNodes : std::min<std::size_t>(nodes, kMostNodes)) + kSpare,
+      files.rlim_cur / 2);
 }
 
 }  // namespace
@@ -62,7 +67,8 @@ Result<MeetingAddress> Meeting::open(const PortRange& ports, std::uint32_t fanou
   Listener listener = SPC_TRY(Listener::open(ports));
   for (const int watched : {stop_read_.get(), listener.socket.get()}) {
     epoll_event event{.events = EPOLLIN, .data = {.fd = watched}};
-    if (::epoll_ctl(events_.get(), EPOLL_CTL_ADD, watched, &event) != 0) return Error::from_errno(errno, "watch a socket");
+    if (::epoll_ctl(events_.get(), EPOLL_CTL_ADD, watched, &event) != 0)
+      return Error::from_errno(errno, "watch a socket");
   }
   listener_ = std::move(listener.socket);
   port_ = listener.port;
@@ -90,7 +96,8 @@ void Meeting::stop() {
   stop_write_.reset();  // the thread reads end of file
   if (thread_.joinable()) {
     thread_.join();
-    for (const auto& line : {statistics_line(gatherings_, image_), statistics_json(gatherings_, image_)}) {
+    for (const auto& line :
+         {statistics_line(gatherings_, image_), statistics_json(gatherings_, image_)}) {
       if (!line.empty() && say_) say_(About::all, line);
     }
   }
@@ -111,7 +118,8 @@ void Meeting::serve() try {
       if (socket == stop_read_.get()) return;
       if (listener_ && socket == listener_.get()) {
         accept_all(now);
-      } else if (const auto found = connections_.find(socket); found != connections_.end() && !read_some(found->second)) {
+      } else if (const auto found = connections_.find(socket);
+                 found != connections_.end() && !read_some(found->second)) {
         close(socket);
       }
     }
@@ -122,13 +130,16 @@ void Meeting::serve() try {
   // Out of memory: the nodes ask the registry.
 }
 
-int Meeting::wait_ms() const { return silent_ > 0 || next_line_ > 0 ? static_cast<int>(kLook) : -1; }
+int Meeting::wait_ms() const {
+  return silent_ > 0 || next_line_ > 0 ? static_cast<int>(kLook) : -1;
+}
 
 void Meeting::accept_all(std::int64_t now) {
   for (;;) {
     sockaddr_in6 from{};
     socklen_t size = sizeof from;
-    UniqueFd socket(::accept4(listener_.get(), reinterpret_cast<sockaddr*>(&from), &size, SOCK_NONBLOCK | SOCK_CLOEXEC));
+    UniqueFd socket(::accept4(listener_.get(), reinterpret_cast<sockaddr*>(&from), &size,
+                              SOCK_NONBLOCK | SOCK_CLOEXEC));
     if (!socket) {
       // Without descriptors, for example, the same connection would be reported for ever.
       if (errno != EAGAIN && errno != EINTR && errno != ECONNABORTED) listener_.reset();
@@ -136,8 +147,11 @@ void Meeting::accept_all(std::int64_t now) {
     }
     const int number = socket.get();
     epoll_event event{.events = EPOLLIN, .data = {.fd = number}};
-    if (connections_.size() >= most_ || ::epoll_ctl(events_.get(), EPOLL_CTL_ADD, number, &event) != 0) continue;
-    connections_.emplace(number, Connection{std::move(socket), now + kTokenPatience, MeetingTalk(gatherings_, address_of(from))});
+    if (connections_.size() >= most_ ||
+        ::epoll_ctl(events_.get(), EPOLL_CTL_ADD, number, &event) != 0)
+      continue;
+    connections_.emplace(number, Connection{std::move(socket), now + kTokenPatience,
+                                            MeetingTalk(gatherings_, address_of(from))});
     ++silent_;
   }
 }
@@ -165,15 +179,17 @@ bool Meeting::read_some(Connection& connection) {
     if (got < 0 && errno == EAGAIN) return true;
     if (got <= 0) return false;
     if (static_cast<std::size_t>(got) == room.size()) ++records;
-    const auto heard = connection.talk.take(static_cast<std::size_t>(got), token_, time_of(now_us()));
+    const auto heard =
+        connection.talk.take(static_cast<std::size_t>(got), token_, time_of(now_us()));
     if (connection.deadline != 0 && connection.talk.has_greeted()) {
       connection.deadline = 0;
       --silent_;
     }
     if (heard.kind == MeetingKind::progress && next_line_ == 0) next_line_ = now_ms() + kFirstLine;
     // A node that reads its answers has room for one.
-    const bool is_told = !heard.answer || ::send(connection.socket.get(), &*heard.answer, sizeof *heard.answer,
-                                                 MSG_NOSIGNAL | MSG_DONTWAIT) == sizeof *heard.answer;
+    const bool is_told =
+        !heard.answer || ::send(connection.socket.get(), &*heard.answer, sizeof *heard.answer,
+                                MSG_NOSIGNAL | MSG_DONTWAIT) == sizeof *heard.answer;
     if (!heard.goes_on || !is_told) return false;
   }
   return true;

@@ -16,14 +16,17 @@
 
 namespace spc {
 
-/// srun's side of protocol/meeting.hpp: tells the nodes of its step that lack an image which nodes to take it from.
+/// srun's side of protocol/meeting.hpp: tells the nodes of its step that lack an image which nodes
+/// to take it from.
 ///
-/// A thread listens from `start` to `stop`, one connection a node. All is bounded: connections, what is read at once, the time in which a
-/// client has to show the step's token, the questions of a node. Whoever has the token, as every program of the step's user may, can
-/// spoil this step's places and no other's; what the nodes then do is ask the registry.
+/// A thread listens from `start` to `stop`, one connection a node. All is bounded: connections,
+/// what is read at once, the time in which a client has to show the step's token, the questions of
+/// a node. Whoever has the token, as every program of the step's user may, can spoil this step's
+/// places and no other's; what the nodes then do is ask the registry.
 class Meeting {
  public:
-  /// With a line for the user: in the thread, about what goes on; in `stop`, about all that has been.
+  /// With a line for the user: in the thread, about what goes on; in `stop`, about all that has
+  /// been.
   enum class About { progress, all };
   using Say = std::function<void(About, const std::string&)>;
 

@@ -19,7 +19,8 @@ void visit_nearest(const Level& level, std::uint32_t node_id, Taken&& taken) {
   auto below = above;
   while (above != level.end() || below != level.begin()) {
     const bool up =
-        below == level.begin() || (above != level.end() && above->first - node_id <= node_id - std::prev(below)->first);
+        below == level.begin() ||
+        (above != level.end() && above->first - node_id <= node_id - std::prev(below)->first);
     if (taken(up ? (above++)->second : (--below)->second)) return;
   }
 }
@@ -31,7 +32,8 @@ PeerOrder::Index PeerOrder::join(std::uint32_t node_id) {
   const Index index = size();
   nodes_.push_back({.node_id = node_id});
   living_.push_back(index);
-  if (parent == kNone) parent = place_for(index, kNone, {});  // one that somebody shunned, or nobody lives
+  if (parent == kNone)
+    parent = place_for(index, kNone, {});  // one that somebody shunned, or nobody lives
   if (parent != kNone) {
     attach(index, parent);
   } else {
@@ -76,15 +78,16 @@ std::vector<PeerOrder::Index> PeerOrder::move(Index index, Barred barred, Becaus
 std::vector<PeerOrder::Index> PeerOrder::sources_of(Index index) const {
   std::vector<Index> sources;
   if (!lives(index)) return sources;
-  for (Index at = nodes_[index].parent; at != kNone && sources.size() < kMostSources - kOthers; at = nodes_[at].parent) {
+  for (Index at = nodes_[index].parent; at != kNone && sources.size() < kMostSources - kOthers;
+       at = nodes_[at].parent) {
     sources.push_back(at);
   }
   if (!sources.empty()) add_others(index, sources);
   return sources;
 }
 
-/// The deepest first: they have the most time to spare. Those that take from the parent, too, only if there are no others: when
-/// it is dead, they find another source as well.
+/// The deepest first: they have the most time to spare. Those that take from the parent, too, only
+/// if there are no others: when it is dead, they find another source as well.
 void PeerOrder::add_others(Index index, std::vector<Index>& sources) const {
   const Index parent = sources.front();
   std::size_t missing = kOthers, looked = 0;
@@ -105,30 +108,37 @@ void PeerOrder::add_others(Index index, std::vector<Index>& sources) const {
   sources.insert(sources.end(), below_parent.begin(), below_parent.end());
 }
 
-/// Finds a new parent for a node without one, whose last parent's parent is `above`. If all places are taken it takes that of a
-/// node with a higher index, which then looks for one itself: among more nodes, so that this ends.
+/// Finds a new parent for a node without one, whose last parent's parent is `above`. If all places
+/// are taken it takes that of a node with a higher index, which then looks for one itself: among
+/// more nodes, so that this ends.
 void PeerOrder::settle(Index index, Index above, Barred barred, std::vector<Index>& told) {
   for (;;) {
     if (std::find(told.begin(), told.end(), index) == told.end()) told.push_back(index);
-    if (const Index parent = place_for(index, above, barred); parent != kNone) return attach(index, parent);
+    if (const Index parent = place_for(index, above, barred); parent != kNone)
+      return attach(index, parent);
     const Index full = place_to_clear(index, barred);
     if (full == kNone) return set_depth(index, 0);
-    const Index displaced = *std::max_element(nodes_[full].children.begin(), nodes_[full].children.end());
+    const Index displaced =
+        *std::max_element(nodes_[full].children.begin(), nodes_[full].children.end());
     detach(displaced);
     attach(index, full);
     index = displaced, above = full, barred = {};
   }
 }
 
-/// The nearest ancestor with a free place, or whoever has one where the tree is least deep. What takes from a barred node is
-/// better than the registry: it will be without a source, too, and find one.
+/// The nearest ancestor with a free place, or whoever has one where the tree is least deep. What
+/// takes from a barred node is better than the registry: it will be without a source, too, and find
+/// one.
 PeerOrder::Index PeerOrder::place_for(Index index, Index above, Barred barred) const {
-  const auto has_place = [&](Index at) { return at < index && nodes_[at].children.size() < places_ && can_serve(at, barred); };
+  const auto has_place = [&](Index at) {
+    return at < index && nodes_[at].children.size() < places_ && can_serve(at, barred);
+  };
   for (; above != kNone; above = nodes_[above].parent) {
     if (has_place(above) && !nodes_[above].shunned && !takes_from(above, barred)) return above;
   }
   const auto rank = [&](Index at) {
-    return std::tuple(takes_from(at, barred), nodes_[at].shunned, nodes_[at].depth, distance(at, nodes_[index].node_id));
+    return std::tuple(takes_from(at, barred), nodes_[at].shunned, nodes_[at].depth,
+                      distance(at, nodes_[index].node_id));
   };
   Index best = kNone;
   for (const Index at : living_) {

@@ -11,11 +11,13 @@
 
 namespace spc {
 
-/// What one node and srun say to each other, without the socket: a hello with the step's token, then one record after the other.
+/// What one node and srun say to each other, without the socket: a hello with the step's token,
+/// then one record after the other.
 class MeetingTalk {
  public:
   /// `gatherings` outlives it.
-  MeetingTalk(Gatherings& gatherings, const PeerAddress& seen_at) : gatherings_(gatherings), seen_at_(seen_at) {}
+  MeetingTalk(Gatherings& gatherings, const PeerAddress& seen_at)
+      : gatherings_(gatherings), seen_at_(seen_at) {}
 
   /// Where the next bytes belong; never empty.
   [[nodiscard]] std::span<char> room();
@@ -35,7 +37,9 @@ class MeetingTalk {
   }
 
  private:
-  [[nodiscard]] std::size_t wanted() const { return has_greeted_ ? sizeof(MeetingRecord) : sizeof(MeetingHello); }
+  [[nodiscard]] std::size_t wanted() const {
+    return has_greeted_ ? sizeof(MeetingRecord) : sizeof(MeetingHello);
+  }
   bool greet(const MeetingToken& token);
   Heard hear(Gatherings::Seconds now);
 

@@ -22,12 +22,14 @@ struct BytesFrom {
     }
   }
   BytesFrom& operator+=(const BytesFrom& other) {
-    registry += other.registry, mirrors += other.mirrors, nodes += other.nodes, shared += other.shared;
+    registry += other.registry, mirrors += other.mirrors, nodes += other.nodes,
+        shared += other.shared;
     return *this;
   }
 };
 
-/// What a line of `import` begins with that is for slurmd's log and not for the user; agent and older leaders pass it on as any other.
+/// What a line of `import` begins with that is for slurmd's log and not for the user; agent and
+/// older leaders pass it on as any other.
 inline constexpr char kPullRecord[] = "pull record: ";
 
 }  // namespace spc

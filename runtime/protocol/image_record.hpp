@@ -6,13 +6,14 @@
 
 namespace spc {
 
-/// `records/<hex of the manifest digest>` in the store: everything a start needs to know about an image, in one file
-/// written by `import`, published by the agent and never changed. It starts with this header and `layer_count` layer names, which is all that the agent
-/// reads; the sections follow, at the offsets given here. Tasks get the whole file, so it says nothing about
-/// other users of the image: images/origins/ has that (image/store/record.hpp).
+/// `records/<hex of the manifest digest>` in the store: everything a start needs to know about an
+/// image, in one file written by `import`, published by the agent and never changed. It starts with
+/// this header and `layer_count` layer names, which is all that the agent reads; the sections
+/// follow, at the offsets given here. Tasks get the whole file, so it says nothing about other
+/// users of the image: images/origins/ has that (image/store/record.hpp).
 struct ImageRecordHeader {
   static constexpr char kMagic[8] = {'S', 'P', 'C', 'I', 'M', 'G', '2', '\0'};
-  static constexpr std::uint32_t kMaxLayers = 500;  ///< overlayfs's limit (OVL_MAX_STACK)
+  static constexpr std::uint32_t kMaxLayers = 500;     ///< overlayfs's limit (OVL_MAX_STACK)
   static constexpr std::int64_t kMaxBytes = 24 << 20;  ///< of the whole file
 
   struct Section {
@@ -24,12 +25,14 @@ struct ImageRecordHeader {
   std::uint32_t layer_count = 0;
   std::uint32_t layer_format = 0;  ///< of its layers: image/store/store.hpp
   std::int64_t unused = 0;
-  /// Records `key=value\0` for the task: env, workdir, entrypoint, cmd, user (repeated keys keep their
-  /// order), and what `import` found in its files: fact and labels (image/facts/facts.hpp); older records have none.
+  /// Records `key=value\0` for the task: env, workdir, entrypoint, cmd, user (repeated keys keep
+  /// their order), and what `import` found in its files: fact and labels (image/facts/facts.hpp);
+  /// older records have none.
   Section settings;
   Section manifest;  ///< the bytes whose digest is the file's name
   Section config;    ///< the image configuration as served by the registry
 };
-// Digest layers[layer_count] follows: the names in layers/sha256/, bottom layer first; see layer_name() in image/store/store.hpp.
+// Digest layers[layer_count] follows: the names in layers/sha256/, bottom layer first; see
+// layer_name() in image/store/store.hpp.
 
 }  // namespace spc

@@ -15,12 +15,14 @@ struct ConvertedLayer {
   std::uint64_t entries = 0;          ///< entries of the archive
   std::uint64_t dropped_devices = 0;  ///< device nodes are never stored
   std::uint64_t dropped_xattrs = 0;   ///< security.*, trusted.*, system.*, user.overlay.*
-  std::uint64_t fitted = 0;           ///< not 0: it was fitted to the layers below, and is of use above those only
+  std::uint64_t fitted =
+      0;  ///< not 0: it was fitted to the layers below, and is of use above those only
 };
 
 enum class LayerCompression : std::uint32_t { zstd, lz4, none };
-/// erofs: with lz4 or none. owned_squashfs: its list of owners has two entries, for user and group. Where the kernel cannot map owners,
-/// a copy that shares the layer's blocks gets a list of its own (agent/builder/loop_device.hpp).
+/// erofs: with lz4 or none. owned_squashfs: its list of owners has two entries, for user and group.
+/// Where the kernel cannot map owners, a copy that shares the layer's blocks gets a list of its own
+/// (agent/builder/loop_device.hpp).
 enum class LayerFormat : std::uint32_t { squashfs, erofs, owned_squashfs };
 
 struct LayerLimits {
@@ -33,7 +35,8 @@ struct LayerLimits {
   std::uint32_t workers = 0;
   LayerCompression compression = LayerCompression::zstd;
   LayerFormat format = LayerFormat::squashfs;
-  /// Not 0: no archive comes, the topmost so many of the layers that come over kLayerBelow are made one; those under them stay.
+  /// Not 0: no archive comes, the topmost so many of the layers that come over kLayerBelow are made
+  /// one; those under them stay.
   std::uint32_t merges = 0;
   std::uint32_t processors = 0;  ///< that the process may use; 0: all
 };
@@ -41,9 +44,10 @@ struct LayerLimits {
 /// `layer-writer` is started with these descriptors; 0 is /dev/null, 1 and 2 are that or a log.
 inline constexpr int kLayerOutput = 3;  ///< an empty regular file, open for reading and writing
 inline constexpr int kLayerReport = 4;  ///< a pipe or SEQPACKET socket, takes one LayerReport
-/// A socket, for a layer that will lie in an image: when the archive has been read and means another thing above other layers, it
-/// gets one LayersBelowQuestion, and its answers are the layers below, the bottom layer first: LayersBelowAnswer with descriptors,
-/// open for reading, as many messages as it takes. Without it the layer is converted as if it were alone.
+/// A socket, for a layer that will lie in an image: when the archive has been read and means
+/// another thing above other layers, it gets one LayersBelowQuestion, and its answers are the
+/// layers below, the bottom layer first: LayersBelowAnswer with descriptors, open for reading, as
+/// many messages as it takes. Without it the layer is converted as if it were alone.
 inline constexpr int kLayerBelow = 5;
 inline constexpr int kLayerPipe = 1 << 20;  ///< bytes that the pipe holds, if the system allows it
 inline constexpr int kLayerInput = 6;       ///< a pipe with the blob's bytes, to the end of file
@@ -51,9 +55,10 @@ inline constexpr int kLayerInput = 6;       ///< a pipe with the blob's bytes, t
 /// The program's one argument for a conversion: the members in this order, as decimal numbers.
 inline std::string order_of(const LayerLimits& limits) {
   std::string order;
-  for (const std::uint64_t number : {limits.tar_bytes, limits.image_bytes, limits.entries, std::uint64_t{limits.workers},
-                                     static_cast<std::uint64_t>(limits.compression), static_cast<std::uint64_t>(limits.format),
-                                     std::uint64_t{limits.merges}, std::uint64_t{limits.processors}})
+  for (const std::uint64_t number :
+       {limits.tar_bytes, limits.image_bytes, limits.entries, std::uint64_t{limits.workers},
+        static_cast<std::uint64_t>(limits.compression), static_cast<std::uint64_t>(limits.format),
+        std::uint64_t{limits.merges}, std::uint64_t{limits.processors}})
     order += std::to_string(number) + " ";
   return order;
 }
@@ -66,10 +71,12 @@ struct LayersBelowAnswer {
 };
 inline constexpr std::size_t kMaxLayersBelow = 500;
 
-/// `layer-writer facts`, and with a space and a number: on so many processors. Gets the layers of a whole image over kLayerBelow, unasked, and writes its fact sheet to kLayerReport, as
-/// records of image/facts/facts.hpp.
+/// `layer-writer facts`, and with a space and a number: on so many processors. Gets the layers of a
+/// whole image over kLayerBelow, unasked, and writes its fact sheet to kLayerReport, as records of
+/// image/facts/facts.hpp.
 inline constexpr char kLayerFacts[] = "facts";
-/// `layer-writer copy`, likewise: writes its input to the file as it is, for a layer that another node has converted.
+/// `layer-writer copy`, likewise: writes its input to the file as it is, for a layer that another
+/// node has converted.
 inline constexpr char kLayerCopy[] = "copy";
 
 inline std::string order_of(const char* work, std::uint32_t processors) {

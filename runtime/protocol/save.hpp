@@ -6,10 +6,12 @@
 
 namespace spc {
 
-/// Messages between slurmstepd, the tasks and the saver of a step: fixed size, over SEQPACKET sockets.
+/// Messages between slurmstepd, the tasks and the saver of a step: fixed size, over SEQPACKET
+/// sockets.
 ///
 ///   save      ── started ──►                slurmstepd   by the process that slurmstepd waits for, as the kernel says who that
-///                                                        is: slurmstepd goes on when it is gone, whoever holds the socket then
+///                                                        is: slurmstepd goes on when it is gone,
+///                                                        whoever holds the socket then
 ///   each task ── entered ──►                save         on slurmstepd's end, which every task inherits
 ///   slurmstepd ── save (tasks, killed) ──►  save         all tasks of the node have ended
 ///   save      ── progress … ──►             slurmstepd
@@ -20,7 +22,17 @@ namespace spc {
 ///   save ── opened or failed ──►            leader       whether the file can be written, before the step starts
 ///   leader ── tree (root, record) ──►       save         the container's root, the image's settings; its name, if a layer is saved
 ///   save ── known or failed ──►             leader       only if a layer is saved: what is in the root before the tasks change it
-enum class SaveMessageKind : std::uint32_t { started = 1, entered, save, progress, done, failed, opened, tree, known };
+enum class SaveMessageKind : std::uint32_t {
+  started = 1,
+  entered,
+  save,
+  progress,
+  done,
+  failed,
+  opened,
+  tree,
+  known
+};
 
 struct SaveMessage {
   SaveMessageKind kind{};

@@ -11,7 +11,8 @@
 
 namespace spc {
 
-/// A text of fixed size in a message between processes. Whatever bytes arrive, view() stays in bounds.
+/// A text of fixed size in a message between processes. Whatever bytes arrive, view() stays in
+/// bounds.
 template <std::size_t Size>
 class Text {
  public:
@@ -35,8 +36,8 @@ class Text {
   char bytes_[Size] = {};
 };
 
-/// An Error in a message, restored by the receiver with kind, errno, text and hint. One that was never set means
-/// success.
+/// An Error in a message, restored by the receiver with kind, errno, text and hint. One that was
+/// never set means success.
 class WireError {
  public:
   WireError() = default;
@@ -49,10 +50,12 @@ class WireError {
   [[nodiscard]] bool is_set() const noexcept { return kind_ != 0; }
   /// Only if it is set. An unknown kind or control characters from the sender are not accepted.
   [[nodiscard]] Error error() const;
-  /// The same as it is, for root's processes: they look at no text, and pass it on to one that does.
+  /// The same as it is, for root's processes: they look at no text, and pass it on to one that
+  /// does.
   [[nodiscard]] Error unread() const {
     const bool is_known = is_set() && kind_ <= static_cast<std::uint32_t>(ErrorKind::internal) + 1;
-    return Error::with(is_known ? static_cast<ErrorKind>(kind_ - 1) : ErrorKind::internal, errno_, text_.str(), hint_.str());
+    return Error::with(is_known ? static_cast<ErrorKind>(kind_ - 1) : ErrorKind::internal, errno_,
+                       text_.str(), hint_.str());
   }
 
  private:
@@ -65,7 +68,8 @@ static_assert(std::is_trivially_copyable_v<WireError>);
 
 inline Error WireError::error() const {
   const Error as_sent = unread();
-  return Error::with(as_sent.kind(), errno_, printable(as_sent.what()), printable(as_sent.advice()));
+  return Error::with(as_sent.kind(), errno_, printable(as_sent.what()),
+                     printable(as_sent.advice()));
 }
 
 }  // namespace spc

@@ -15,7 +15,8 @@ void keep_capabilities_when_executing() {
   }
   ::cap_set_proc(set);
   for (unsigned long capability = 0; capability <= CAP_LAST_CAP; ++capability) {
-    ::prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_RAISE, capability, 0, 0);  // those that it does not have stay away
+    ::prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_RAISE, capability, 0,
+            0);  // those that it does not have stay away
   }
   ::cap_free(set);
 }

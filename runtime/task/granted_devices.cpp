@@ -13,13 +13,18 @@ namespace {
 
 constexpr long kFaccessat2 = 439;  // everywhere; not every libc knows it
 
-/// glibc before 2.33 answers for other effective ids from the file's mode, without asking the kernel.
-bool can_open(const std::string& node, int how) { return ::syscall(kFaccessat2, AT_FDCWD, node.c_str(), how, AT_EACCESS) == 0; }
+/// glibc before 2.33 answers for other effective ids from the file's mode, without asking the
+/// kernel.
+bool can_open(const std::string& node, int how) {
+  return ::syscall(kFaccessat2, AT_FDCWD, node.c_str(), how, AT_EACCESS) == 0;
+}
 
-void add_from(const std::string& directory, std::string_view prefix, std::set<std::string>& nodes, int how = R_OK | W_OK) {
+void add_from(const std::string& directory, std::string_view prefix, std::set<std::string>& nodes,
+              int how = R_OK | W_OK) {
   for (DirectoryReader entries(directory); entries.next();) {
     const std::string node = directory + "/" + entries.c_name();
-    if (entries.type() == DT_CHR && entries.name().starts_with(prefix) && can_open(node, how)) nodes.insert(node);
+    if (entries.type() == DT_CHR && entries.name().starts_with(prefix) && can_open(node, how))
+      nodes.insert(node);
   }
 }
 
@@ -32,7 +37,8 @@ std::set<std::string> granted_gpu_nodes() {
     add_from("/dev/nvidia-caps", "nvidia-cap", nodes, R_OK);  // of mode 0444
     add_from("/dev/nvidia-caps-imex-channels", "channel", nodes);
   }
-  if (::access("/dev/kfd", F_OK) == 0 && can_open("/dev/kfd", R_OK | W_OK)) nodes.insert("/dev/kfd");
+  if (::access("/dev/kfd", F_OK) == 0 && can_open("/dev/kfd", R_OK | W_OK))
+    nodes.insert("/dev/kfd");
   if (::access("/dev/dri", F_OK) == 0) add_from("/dev/dri", "", nodes);
   return nodes;
 }

@@ -41,35 +41,39 @@ struct Action {
 
 /// What has this name in a table; nothing: none has.
 template <typename Value, std::size_t kSize>
-std::optional<Value> named(const std::array<std::pair<std::string_view, Value>, kSize>& table, std::string_view name) {
+std::optional<Value> named(const std::array<std::pair<std::string_view, Value>, kSize>& table,
+                           std::string_view name) {
   const auto found = std::ranges::find(table, name, &std::pair<std::string_view, Value>::first);
   return found == table.end() ? std::nullopt : std::optional(found->second);
 }
 
 std::optional<Action> action_of(std::string_view name) {
-  constexpr std::array<std::pair<std::string_view, Action>, 7> kActions{{{"SCMP_ACT_ALLOW", {SCMP_ACT_ALLOW}},
-                                                                         {"SCMP_ACT_ERRNO", {0, true}},
-                                                                         {"SCMP_ACT_KILL", {SCMP_ACT_KILL_THREAD}},
-                                                                         {"SCMP_ACT_KILL_THREAD", {SCMP_ACT_KILL_THREAD}},
-                                                                         {"SCMP_ACT_KILL_PROCESS", {SCMP_ACT_KILL_PROCESS}},
-                                                                         {"SCMP_ACT_LOG", {SCMP_ACT_LOG}},
-                                                                         {"SCMP_ACT_TRAP", {SCMP_ACT_TRAP}}}};
+  constexpr std::array<std::pair<std::string_view, Action>, 7> kActions{
+      {{"SCMP_ACT_ALLOW", {SCMP_ACT_ALLOW}},
+       {"SCMP_ACT_ERRNO", {0, true}},
+       {"SCMP_ACT_KILL", {SCMP_ACT_KILL_THREAD}},
+       {"SCMP_ACT_KILL_THREAD", {SCMP_ACT_KILL_THREAD}},
+       {"SCMP_ACT_KILL_PROCESS", {SCMP_ACT_KILL_PROCESS}},
+       {"SCMP_ACT_LOG", {SCMP_ACT_LOG}},
+       {"SCMP_ACT_TRAP", {SCMP_ACT_TRAP}}}};
   return named(kActions, name);
 }
 
 std::optional<scmp_compare> comparison_of(std::string_view name) {
-  constexpr std::array<std::pair<std::string_view, scmp_compare>, 7> kComparisons{{{"SCMP_CMP_NE", SCMP_CMP_NE},
-                                                                                   {"SCMP_CMP_LT", SCMP_CMP_LT},
-                                                                                   {"SCMP_CMP_LE", SCMP_CMP_LE},
-                                                                                   {"SCMP_CMP_EQ", SCMP_CMP_EQ},
-                                                                                   {"SCMP_CMP_GE", SCMP_CMP_GE},
-                                                                                   {"SCMP_CMP_GT", SCMP_CMP_GT},
-                                                                                   {"SCMP_CMP_MASKED_EQ", SCMP_CMP_MASKED_EQ}}};
+  constexpr std::array<std::pair<std::string_view, scmp_compare>, 7> kComparisons{
+      {{"SCMP_CMP_NE", SCMP_CMP_NE},
+       {"SCMP_CMP_LT", SCMP_CMP_LT},
+       {"SCMP_CMP_LE", SCMP_CMP_LE},
+       {"SCMP_CMP_EQ", SCMP_CMP_EQ},
+       {"SCMP_CMP_GE", SCMP_CMP_GE},
+       {"SCMP_CMP_GT", SCMP_CMP_GT},
+       {"SCMP_CMP_MASKED_EQ", SCMP_CMP_MASKED_EQ}}};
   return named(kComparisons, name);
 }
 
 /// As libseccomp numbers it, with the error number that stands beside it, else `errno_default`.
-Result<std::uint32_t> take_action(JsonObject& from, const char* key, const char* errno_key, std::uint64_t errno_default) {
+Result<std::uint32_t> take_action(JsonObject& from, const char* key, const char* errno_key,
+                                  std::uint64_t errno_default) {
   std::string name;
   SPC_TRY(from.take(key, name));
   std::uint64_t number = errno_default;
@@ -115,12 +119,14 @@ struct Filter {
   }
   /// Of an entry's `includes`: each that is given must hold.
   [[nodiscard]] bool admits(const SeccompSubject& subject) const {
-    return (machines.empty() || has_machine()) && (capabilities.empty() || subject.has_capabilities) &&
+    return (machines.empty() || has_machine()) &&
+           (capabilities.empty() || subject.has_capabilities) &&
            (kernel.empty() || kernel_is_at_least(kernel));
   }
   /// Of an entry's `excludes`: one that holds is enough.
   [[nodiscard]] bool bars(const SeccompSubject& subject) const {
-    return has_machine() || (!capabilities.empty() && subject.has_capabilities) || (!kernel.empty() && kernel_is_at_least(kernel));
+    return has_machine() || (!capabilities.empty() && subject.has_capabilities) ||
+           (!kernel.empty() && kernel_is_at_least(kernel));
   }
 };
 
@@ -154,7 +160,8 @@ Result<Conditions> take_conditions(JsonObject& entry) {
 std::vector<Conditions> alternatives(const Conditions& conditions) {
   std::array<unsigned, 6> count{};
   for (const scmp_arg_cmp& condition : conditions) ++count.at(condition.arg);
-  if (std::all_of(count.begin(), count.end(), [](unsigned n) { return n < 2; })) return {conditions};
+  if (std::all_of(count.begin(), count.end(), [](unsigned n) { return n < 2; }))
+    return {conditions};
   std::vector<Conditions> each;
   for (const scmp_arg_cmp& condition : conditions) each.push_back({condition});
   return each;
@@ -168,15 +175,17 @@ struct Profile {
 
 /// Of SCMP_ARCH_X86_64 and so on. Nothing: of a machine that this product does not run on.
 std::optional<std::uint32_t> abi_of(std::string_view name) {
-  constexpr std::array<std::pair<std::string_view, std::uint32_t>, 5> kAbis{{{"SCMP_ARCH_X86_64", SCMP_ARCH_X86_64},
-                                                                             {"SCMP_ARCH_X86", SCMP_ARCH_X86},
-                                                                             {"SCMP_ARCH_X32", SCMP_ARCH_X32},
-                                                                             {"SCMP_ARCH_AARCH64", SCMP_ARCH_AARCH64},
-                                                                             {"SCMP_ARCH_ARM", SCMP_ARCH_ARM}}};
+  constexpr std::array<std::pair<std::string_view, std::uint32_t>, 5> kAbis{
+      {{"SCMP_ARCH_X86_64", SCMP_ARCH_X86_64},
+       {"SCMP_ARCH_X86", SCMP_ARCH_X86},
+       {"SCMP_ARCH_X32", SCMP_ARCH_X32},
+       {"SCMP_ARCH_AARCH64", SCMP_ARCH_AARCH64},
+       {"SCMP_ARCH_ARM", SCMP_ARCH_ARM}}};
   return named(kAbis, name);
 }
 
-/// The ABIs, beside this machine's own, whose calls the profile decides, too. Calls of any other kill.
+/// The ABIs, beside this machine's own, whose calls the profile decides, too. Calls of any other
+/// kill.
 Result<void> take_abis(JsonObject& document, Profile& profile) {
   const auto add = [&](const std::vector<std::string>& names) {
     for (const std::string& name : names) {
@@ -199,7 +208,8 @@ Result<void> take_abis(JsonObject& document, Profile& profile) {
 
 class Compiler {
  public:
-  Compiler(Profile profile, const SeccompSubject& subject) : profile_(std::move(profile)), subject_(subject), filter_(profile_.otherwise) {
+  Compiler(Profile profile, const SeccompSubject& subject)
+      : profile_(std::move(profile)), subject_(subject), filter_(profile_.otherwise) {
     for (const std::uint32_t abi : profile_.abis) filter_.also_for(abi);
   }
 
@@ -216,7 +226,8 @@ class Compiler {
     const Conditions conditions = SPC_TRY(take_conditions(entry));
     const Filter includes = SPC_TRY(Filter::take(entry, "includes"));
     const Filter excludes = SPC_TRY(Filter::take(entry, "excludes"));
-    if (!includes.admits(subject_) || excludes.bars(subject_) || action == profile_.otherwise) return {};
+    if (!includes.admits(subject_) || excludes.bars(subject_) || action == profile_.otherwise)
+      return {};
     for (const std::string& call : calls) {
       const int number = ::seccomp_syscall_resolve_name(call.c_str());
       if (number == __NR_SCMP_ERROR) continue;
@@ -235,12 +246,14 @@ class Compiler {
 
 }  // namespace
 
-Result<std::string> compile_seccomp_profile(std::string_view profile, const SeccompSubject& subject) {
+Result<std::string> compile_seccomp_profile(std::string_view profile,
+                                            const SeccompSubject& subject) {
   const Json document = SPC_TRY(JsonObject::parse(profile));
   auto object = SPC_TRY(JsonObject::of(document));
   Profile head;
   head.otherwise = SPC_TRY(take_action(object, "defaultAction", "defaultErrnoRet", EPERM));
-  if (const Json* number = document.find("defaultErrnoRet")) head.default_errno = number->as_number();
+  if (const Json* number = document.find("defaultErrnoRet"))
+    head.default_errno = number->as_number();
   object.take_any("defaultErrno");
   object.take_any("flags");  // of the kernel's call: they speed up or log, and decide nothing
   SPC_TRY(take_abis(object, head));
@@ -254,7 +267,8 @@ Result<void> load_seccomp_program(std::string_view program) {
   std::vector<sock_filter> steps(program.size() / sizeof(sock_filter));
   std::memcpy(steps.data(), program.data(), steps.size() * sizeof(sock_filter));
   const sock_fprog given{static_cast<unsigned short>(steps.size()), steps.data()};
-  if (::prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &given) != 0) return Error::from_errno(errno, "load the seccomp profile");
+  if (::prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &given) != 0)
+    return Error::from_errno(errno, "load the seccomp profile");
   return {};
 }
 

@@ -23,20 +23,23 @@
 namespace spc {
 namespace {
 
-/// In the child only. glibc's set*id would signal the other threads of slurmstepd, hence raw system calls; full root is
-/// regained here and never in slurmstepd itself.
+/// In the child only. glibc's set*id would signal the other threads of slurmstepd, hence raw system
+/// calls; full root is regained here and never in slurmstepd itself.
 void become_root() {
   ::syscall(SYS_setresuid, 0, 0, 0);
   ::syscall(SYS_setresgid, 0, 0, 0);
 }
 
-/// The message that waits at a socket, and what the kernel passes with it (SCM_*): that, and no descriptor besides. False: there
-/// is none, or nothing comes with it.
+/// The message that waits at a socket, and what the kernel passes with it (SCM_*): that, and no
+/// descriptor besides. False: there is none, or nothing comes with it.
 template <typename Message, typename Passed>
 bool take(int socket, Message& message, int kind, Passed& passed) {
   iovec data{&message, sizeof message};
   alignas(cmsghdr) char control[CMSG_SPACE(sizeof passed)];
-  msghdr header{.msg_iov = &data, .msg_iovlen = 1, .msg_control = control, .msg_controllen = CMSG_LEN(sizeof passed)};
+  msghdr header{.msg_iov = &data,
+                .msg_iovlen = 1,
+                .msg_control = control,
+                .msg_controllen = CMSG_LEN(sizeof passed)};
   if (::recvmsg(socket, &header, MSG_CMSG_CLOEXEC | MSG_DONTWAIT) != sizeof message) return false;
   const cmsghdr* found = CMSG_FIRSTHDR(&header);
   if (found == nullptr || found->cmsg_type != kind) return false;
@@ -44,8 +47,8 @@ bool take(int socket, Message& message, int kind, Passed& passed) {
   return true;
 }
 
-/// Descriptors 0-2 on /dev/null, `socket` on 3 and `keeper` on 4 (or /dev/null), nothing else: an agent that kept slurmstepd's
-/// descriptor 2 would keep the step from ending.
+/// Descriptors 0-2 on /dev/null, `socket` on 3 and `keeper` on 4 (or /dev/null), nothing else: an
+/// agent that kept slurmstepd's descriptor 2 would keep the step from ending.
 void keep_only(int socket, int keeper) {
   const int null = ::open("/dev/null", O_RDWR);
   const int high = ::fcntl(socket >= 0 ? socket : null, F_DUPFD, 100);
@@ -64,11 +67,13 @@ using Arguments = std::array<std::string, 6>;
 /// With no descriptors but these: keep_only().
 [[noreturn]] void execute(const Arguments& arguments, int socket, int keeper) {
   keep_only(socket, keeper);
-  sigset_t all;  // a step's signals are meant for its tasks, and with some of Slurm's proctrack plugins reach the agent, too
+  sigset_t all;  // a step's signals are meant for its tasks, and with some of Slurm's proctrack
+                 // plugins reach the agent, too
   ::sigfillset(&all);
   ::sigprocmask(SIG_SETMASK, &all, nullptr);
   char* words[std::tuple_size_v<Arguments> + 1] = {};
-  for (std::size_t i = 0; i < arguments.size() && !arguments[i].empty(); ++i) words[i] = const_cast<char*>(arguments[i].c_str());
+  for (std::size_t i = 0; i < arguments.size() && !arguments[i].empty(); ++i)
+    words[i] = const_cast<char*>(arguments[i].c_str());
   ::execve(words[0], words, words + arguments.size());  // an empty environment
   ::_exit(127);
 }
@@ -83,20 +88,25 @@ Result<StepChannel> StepChannel::open() {
   const int yes = 1;
   ::setsockopt(step.get(), SOL_SOCKET, SO_PASSCRED, &yes, sizeof yes);
   SPC_TRY(send_struct(entrance.get(), char{}, passed));
-  return StepChannel{std::move(tasks), std::move(parking), std::move(step), std::move(save), std::move(entrance)};
+  return StepChannel{std::move(tasks), std::move(parking), std::move(step), std::move(save),
+                     std::move(entrance)};
 }
 
-Result<void> StepChannel::finish(std::uint32_t ended, std::uint32_t killed, const std::function<void(const char*)>& tell_user) {
-  // What is told and srun has not read must fit into a pipe: nobody may hold slurmstepd up by talking.
+Result<void> StepChannel::finish(std::uint32_t ended, std::uint32_t killed,
+                                 const std::function<void(const char*)>& tell_user) {
+  // What is told and srun has not read must fit into a pipe: nobody may hold slurmstepd up by
+  // talking.
   constexpr int kMostLines = 80;
   SaveMessage message;
   ucred sender{};
-  if (!take(step.get(), message, SCM_CREDENTIALS, sender)) return {};  // nobody has said that he is here
+  if (!take(step.get(), message, SCM_CREDENTIALS, sender))
+    return {};  // nobody has said that he is here
   message = {.kind = SaveMessageKind::save, .tasks = ended, .killed = killed};
   [[maybe_unused]] const auto sent = send_struct(step.get(), message, {}, WhenFull::fail);
   siginfo_t state{};
   // Its number may be anybody's by now, unless it is our child.
-  const bool is_ours = ::waitid(P_PID, static_cast<id_t>(sender.pid), &state, WEXITED | WNOHANG | WNOWAIT) == 0;
+  const bool is_ours =
+      ::waitid(P_PID, static_cast<id_t>(sender.pid), &state, WEXITED | WNOHANG | WNOWAIT) == 0;
   const UniqueFd saver(is_ours ? static_cast<int>(::syscall(SYS_pidfd_open, sender.pid, 0)) : -1);
   pollfd events[] = {{step.get(), POLLIN, 0}, {saver.get(), POLLIN, 0}};
   for (int lines = 0; saver;) {
@@ -104,7 +114,9 @@ Result<void> StepChannel::finish(std::uint32_t ended, std::uint32_t killed, cons
     if (events[1].revents != 0) break;
     if (!take(step.get(), message, SCM_CREDENTIALS, sender)) break;
     std::string line = message.text.str();
-    std::ranges::replace_if(line, [](unsigned char byte) { return byte < 0x20 || byte >= 0x7f; }, '?');  // its sender escapes them
+    std::ranges::replace_if(
+        line, [](unsigned char byte) { return byte < 0x20 || byte >= 0x7f; },
+        '?');  // its sender escapes them
     if (!line.empty() && lines++ < kMostLines) tell_user(line.c_str());
     if (message.kind != SaveMessageKind::done) continue;
     step.reset();
@@ -116,13 +128,17 @@ Result<void> StepChannel::finish(std::uint32_t ended, std::uint32_t killed, cons
 
 Result<StepAgent> StepAgent::start(UniqueFd parked_end, const StepId& step, pid_t stepd) {
   const auto text = [](std::uint32_t number) { return std::to_string(number); };
-  const Arguments arguments = {own_program("agent"), "step", text(step.uid), text(step.gid), text(step.job), text(step.step)};
+  const Arguments arguments = {own_program("agent"), "step",         text(step.uid),
+                               text(step.gid),       text(step.job), text(step.step)};
   if (::access(arguments[0].c_str(), X_OK) != 0)
-    return Error::from_errno(errno, "start " + quoted(arguments[0])).hint("install spank-container on this node");
+    return Error::from_errno(errno, "start " + quoted(arguments[0]))
+        .hint("install spank-container on this node");
   StepAgent agent;
   agent.step_ = step;
-  int process = -1;  // by fork itself: slurmstepd collects whatever child ends, and then the number is free
-  agent.pid_ = static_cast<pid_t>(::syscall(SYS_clone, CLONE_PIDFD | SIGCHLD, nullptr, &process, nullptr, nullptr));
+  int process =
+      -1;  // by fork itself: slurmstepd collects whatever child ends, and then the number is free
+  agent.pid_ = static_cast<pid_t>(
+      ::syscall(SYS_clone, CLONE_PIDFD | SIGCHLD, nullptr, &process, nullptr, nullptr));
   if (agent.pid_ < 0) return Error::from_errno(errno, "fork the agent");
   if (agent.pid_ > 0) {
     // The clone of contain_spank shares slurmstepd's memory, and not its descriptors, which end
@@ -133,8 +149,9 @@ Result<StepAgent> StepAgent::start(UniqueFd parked_end, const StepId& step, pid_
 
   become_root();
   ::setpgid(0, 0);  // stop() waits for the whole group
-  // After the id change, which clears it. With contain_spank our parent is a clone that ends with this callback, and the
-  // signal would come at once; then the end of file on the socket ends the agent.
+  // After the id change, which clears it. With contain_spank our parent is a clone that ends with
+  // this callback, and the signal would come at once; then the end of file on the socket ends the
+  // agent.
   if (::getppid() == stepd) {
     ::prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (::getppid() != stepd) ::_exit(0);
@@ -154,37 +171,47 @@ Result<void> StepAgent::stop(const StepChannel& channel) {
   // serves: Slurm's own wait for the step has a limit, and so has this one.
   pollfd gone{process_.get(), POLLIN, 0};
   for (const int signal : {SIGCONT, SIGKILL})
-    if (::syscall(SYS_pidfd_send_signal, process_.get(), signal, nullptr, 0) == 0 && ::poll(&gone, 1, 1000) > 0) break;
+    if (::syscall(SYS_pidfd_send_signal, process_.get(), signal, nullptr, 0) == 0 &&
+        ::poll(&gone, 1, 1000) > 0)
+      break;
   ::waitid(P_PIDFD, static_cast<id_t>(process_.get()), &end, WEXITED | WNOHANG);
-  // What a killed one had started ends with it, or with its mount, but a moment later, unless the user had it stopped, and would keep
-  // Slurm from removing the step's cgroups. From Linux 6.9 on the descriptor reaches the agent's own group. Before, only
-  // orphans that slurmstepd takes in as its children tell that the group is still theirs: its number may be another's by
-  // now. Signal 0 only asks and has no effect.
+  // What a killed one had started ends with it, or with its mount, but a moment later, unless the
+  // user had it stopped, and would keep Slurm from removing the step's cgroups. From Linux 6.9 on
+  // the descriptor reaches the agent's own group. Before, only orphans that slurmstepd takes in as
+  // its children tell that the group is still theirs: its number may be another's by now. Signal 0
+  // only asks and has no effect.
   const auto remain = [&](int signal) {
     siginfo_t member{};
-    const bool sent = ::syscall(SYS_pidfd_send_signal, process_.get(), signal, nullptr, kToProcessGroup) == 0;
+    const bool sent =
+        ::syscall(SYS_pidfd_send_signal, process_.get(), signal, nullptr, kToProcessGroup) == 0;
     if (sent || errno == ESRCH) return ::waitpid(-pid_, nullptr, WNOHANG) > 0 || sent;
-    const bool is_ours = ::waitid(P_PGID, static_cast<id_t>(pid_), &member, WEXITED | WNOHANG | WNOWAIT) == 0;
+    const bool is_ours =
+        ::waitid(P_PGID, static_cast<id_t>(pid_), &member, WEXITED | WNOHANG | WNOWAIT) == 0;
     return ::waitpid(-pid_, nullptr, WNOHANG) > 0 || ::kill(-pid_, is_ours ? signal : 0) == 0;
   };
-  for (int patience = 1000; patience > 0 && remain(patience < 500 ? SIGKILL : 0); --patience) ::usleep(1000);
+  for (int patience = 1000; patience > 0 && remain(patience < 500 ? SIGKILL : 0); --patience)
+    ::usleep(1000);
   // Where other steps of the user's find this one.
   const std::string numbers = std::to_string(step_.job) + "." + std::to_string(step_.step);
   ::unlink((SPC_RUN_DIR "/steps/" + std::to_string(step_.uid) + "." + numbers).c_str());
   pid_ = -1;
-  if (end.si_code == CLD_EXITED && end.si_status != 0) return Error::from_errno(end.si_status, "hold the layers for the job's later steps");
+  if (end.si_code == CLD_EXITED && end.si_status != 0)
+    return Error::from_errno(end.si_status, "hold the layers for the job's later steps");
   return {};
 }
 
-Result<void> run_agent(const char* command, std::uint32_t first, std::uint32_t second, const std::string& what) {
-  const Arguments arguments = {own_program("agent"), command, std::to_string(first), std::to_string(second)};
+Result<void> run_agent(const char* command, std::uint32_t first, std::uint32_t second,
+                       const std::string& what) {
+  const Arguments arguments = {own_program("agent"), command, std::to_string(first),
+                               std::to_string(second)};
   const pid_t child = ::fork();
   if (child < 0) return Error::from_errno(errno, "fork the agent");
   if (child == 0) execute(arguments, -1, -1);
   int status = -1;
   while (::waitpid(child, &status, 0) < 0 && errno == EINTR) continue;
   if (status == 0) return {};
-  return Error(ErrorKind::system, what + ": " + arguments[0] + " failed").hint("run it manually to see the reason");
+  return Error(ErrorKind::system, what + ": " + arguments[0] + " failed")
+      .hint("run it manually to see the reason");
 }
 
 }  // namespace spc

@@ -15,34 +15,38 @@ namespace spc {
 struct StepChannel {
   UniqueFd tasks;         ///< inherited by every task
   UniqueFd parked_agent;  ///< a socket with a queued message that holds the agent's end
-  UniqueFd step, save;    ///< slurmstepd's and `save`'s end (protocol/save.hpp), inherited by every task
-  UniqueFd keeper;        ///< slurmstepd's end of kAgentKeeper: tasks close it, slurmstepd's exit does
+  UniqueFd step,
+      save;         ///< slurmstepd's and `save`'s end (protocol/save.hpp), inherited by every task
+  UniqueFd keeper;  ///< slurmstepd's end of kAgentKeeper: tasks close it, slurmstepd's exit does
 
-  /// The agent's end is in no process until the agent receives it: only then do tasks notice its death, since with
-  /// contain_spank slurmstepd cannot close anything before they start.
+  /// The agent's end is in no process until the agent receives it: only then do tasks notice its
+  /// death, since with contain_spank slurmstepd cannot close anything before they start.
   static Result<StepChannel> open();
 
-  /// In slurmstepd, when the last of this node's tasks has `ended`: if a saver was started, tells it so, forwards its
-  /// lines, and returns when it is done or gone. It is a process of the user, in the step: whatever ends the step ends it.
-  /// `ended`, `killed`: number of tasks, and of those ended by SIGTERM or SIGKILL.
-  Result<void> finish(std::uint32_t ended, std::uint32_t killed, const std::function<void(const char* line)>& tell_user);
+  /// In slurmstepd, when the last of this node's tasks has `ended`: if a saver was started, tells
+  /// it so, forwards its lines, and returns when it is done or gone. It is a process of the user,
+  /// in the step: whatever ends the step ends it. `ended`, `killed`: number of tasks, and of those
+  /// ended by SIGTERM or SIGKILL.
+  Result<void> finish(std::uint32_t ended, std::uint32_t killed,
+                      const std::function<void(const char* line)>& tell_user);
 };
 
 /// slurmstepd's handle of the step's agent.
 class StepAgent {
  public:
-  /// Forks and executes the agent for this step. Safe in slurmstepd with its threads, with its effective IDs dropped
-  /// (user_init) and in the temporary clone of contain_spank: only raw system calls in the child. The agent must not
-  /// outlive `stepd`.
+  /// Forks and executes the agent for this step. Safe in slurmstepd with its threads, with its
+  /// effective IDs dropped (user_init) and in the temporary clone of contain_spank: only raw system
+  /// calls in the child. The agent must not outlive `stepd`.
   static Result<StepAgent> start(UniqueFd parked_end, const StepId& step, pid_t stepd);
 
-  /// Ends the agent, which ends its helpers; after a moment kills it, and never waits for long. Then all that the agent had started
-  /// has ended as well, however the agent ended. Signals reach these processes only, even if their
-  /// numbers have been reused. Needs the privilege to signal a root process. An Error: what it could not do
-  /// for the job's later steps.
+  /// Ends the agent, which ends its helpers; after a moment kills it, and never waits for long.
+  /// Then all that the agent had started has ended as well, however the agent ended. Signals reach
+  /// these processes only, even if their numbers have been reused. Needs the privilege to signal a
+  /// root process. An Error: what it could not do for the job's later steps.
   Result<void> stop(const StepChannel& channel);
 
-  /// The process group that stop() waits for: of the agent, of what it starts, and of whoever joins it.
+  /// The process group that stop() waits for: of the agent, of what it starts, and of whoever joins
+  /// it.
   [[nodiscard]] pid_t group() const { return pid_; }
 
  private:
@@ -51,7 +55,9 @@ class StepAgent {
   UniqueFd process_;  ///< the kernel's descriptor of it; empty with contain_spank
 };
 
-/// Runs the agent, as root, with a command that takes two numbers (agent/main.cpp): `setup`, `epilog`. `what`: for the error.
-Result<void> run_agent(const char* command, std::uint32_t first, std::uint32_t second, const std::string& what);
+/// Runs the agent, as root, with a command that takes two numbers (agent/main.cpp): `setup`,
+/// `epilog`. `what`: for the error.
+Result<void> run_agent(const char* command, std::uint32_t first, std::uint32_t second,
+                       const std::string& what);
 
 }  // namespace spc

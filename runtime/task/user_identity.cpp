@@ -23,7 +23,8 @@ std::string group_entry(gid_t gid, const std::string& member) {
   std::vector<char> buffer(64 * 1024);
   group entry{};
   group* found = nullptr;
-  if (::getgrgid_r(gid, &entry, buffer.data(), buffer.size(), &found) != 0 || found == nullptr) return {};
+  if (::getgrgid_r(gid, &entry, buffer.data(), buffer.size(), &found) != 0 || found == nullptr)
+    return {};
   return without_separators(entry.gr_name) + ":x:" + std::to_string(gid) + ":" + member;
 }
 
@@ -75,7 +76,8 @@ UserIdentity find_user(const std::map<std::string, std::string>* job) {
   std::vector<char> buffer(16 * 1024);
   passwd entry{};
   passwd* found = nullptr;
-  if (::getpwuid_r(user.uid, &entry, buffer.data(), buffer.size(), &found) == 0 && found != nullptr) {
+  if (::getpwuid_r(user.uid, &entry, buffer.data(), buffer.size(), &found) == 0 &&
+      found != nullptr) {
     user.name = without_separators(entry.pw_name);
     user.home = as_home(entry.pw_dir == nullptr ? "" : entry.pw_dir);
     user.shell = without_separators(entry.pw_shell);
@@ -85,12 +87,14 @@ UserIdentity find_user(const std::map<std::string, std::string>* job) {
   }
   std::vector<gid_t> groups(static_cast<std::size_t>(std::max(0, ::getgroups(0, nullptr))));
   if (!groups.empty())
-    groups.resize(static_cast<std::size_t>(std::max(0, ::getgroups(static_cast<int>(groups.size()), groups.data()))));
+    groups.resize(static_cast<std::size_t>(
+        std::max(0, ::getgroups(static_cast<int>(groups.size()), groups.data()))));
   std::erase(groups, user.gid);
   groups.insert(groups.begin(), user.gid);
   if (groups.size() > kMaxNamedGroups) groups.resize(kMaxNamedGroups);
   for (const gid_t gid : groups) {
-    if (auto line = group_entry(gid, user.name); !line.empty()) user.group_entries.push_back(std::move(line));
+    if (auto line = group_entry(gid, user.name); !line.empty())
+      user.group_entries.push_back(std::move(line));
   }
   return user;
 }
@@ -103,7 +107,9 @@ UserIdentity UserIdentity::of_job(const std::map<std::string, std::string>& job)
   return find_user(&job);
 }
 
-std::string UserIdentity::for_other_tasks() const { return name + '\n' + home + '\n' + shell + '\n'; }
+std::string UserIdentity::for_other_tasks() const {
+  return name + '\n' + home + '\n' + shell + '\n';
+}
 
 UserIdentity UserIdentity::from_first_task(std::string_view text) {
   UserIdentity user;

@@ -13,13 +13,14 @@ namespace spc {
 struct UserIdentity {
   uid_t uid = 0;
   gid_t gid = 0;
-  std::string name;  ///< empty: the host has no entry for this user
+  std::string name;        ///< empty: the host has no entry for this user
   std::string home = "/";  ///< "/": none is known
   std::string shell = "/bin/sh";
-  std::vector<std::string> group_entries;  ///< lines for a group file: the primary and the supplementary groups
+  std::vector<std::string>
+      group_entries;  ///< lines for a group file: the primary and the supplementary groups
 
-  /// Queries the host's name service about the calling process; call it before entering a container, whose name service
-  /// is code of the image. A user unknown to the host is no error.
+  /// Queries the host's name service about the calling process; call it before entering a
+  /// container, whose name service is code of the image. A user unknown to the host is no error.
   static UserIdentity of_this_process();
   /// The same. For a user whom the name service does not know, `job`, the user's own variables, has
   /// name (USER, LOGNAME or SLURM_JOB_USER), HOME and SHELL: nothing that rights may depend on. A

@@ -20,19 +20,24 @@ std::string long_name(const OptionRow& row) {
 }
 
 std::string usage_line(const Command& command) {
-  return std::string("scontainer ") + command.name + (command.options.empty() ? "" : " [OPTION...]") +
-         (*command.words == '\0' ? "" : " ") + command.words;
+  return std::string("scontainer ") + command.name +
+         (command.options.empty() ? "" : " [OPTION...]") + (*command.words == '\0' ? "" : " ") +
+         command.words;
 }
 
 void declare_options(CLI::App& app, const Command& command, Arguments& arguments) {
   for (const OptionRow& row : command.options) {
     const std::string name = long_name(row);
     if (row.argument == nullptr) {
-      app.add_flag_function(row.names, [&arguments, name](std::int64_t) { arguments.options[name]; });
+      app.add_flag_function(row.names,
+                            [&arguments, name](std::int64_t) { arguments.options[name]; });
     } else {
       // One value for each time the option is given, so that words behind it stay words.
       app.add_option_function<std::vector<std::string>>(
-             row.names, [&arguments, name](const std::vector<std::string>& values) { arguments.options[name] = values; })
+             row.names,
+             [&arguments, name](const std::vector<std::string>& values) {
+               arguments.options[name] = values;
+             })
           ->expected(1)
           ->take_all()
           ->allow_extra_args(false);
@@ -40,8 +45,8 @@ void declare_options(CLI::App& app, const Command& command, Arguments& arguments
   }
 }
 
-/// Behind the first word of `run`, `shell` and `exec` everything belongs to the command: what looks like an option there is
-/// none of ours. Returns how many of `words` are for us.
+/// Behind the first word of `run`, `shell` and `exec` everything belongs to the command: what looks
+/// like an option there is none of ours. Returns how many of `words` are for us.
 std::size_t own_part(const Command& command, std::span<const std::string> words) {
   if (!command.takes_rest) return words.size();
   std::size_t own_words = 0;
@@ -50,7 +55,8 @@ std::size_t own_part(const Command& command, std::span<const std::string> words)
     if (word.size() > 1 && word[0] == '-') {
       if (word == "--") return i;
       for (const OptionRow& row : command.options) {
-        const bool is_it = ("," + std::string(row.names) + ",").find("," + word + ",") != std::string::npos;
+        const bool is_it =
+            ("," + std::string(row.names) + ",").find("," + word + ",") != std::string::npos;
         if (is_it && row.argument != nullptr) ++i;
       }
     } else if (++own_words == command.least_words) {
@@ -75,7 +81,8 @@ int run_one(const Command& command, std::span<const std::string> given) {
   }
   const std::size_t own = own_part(command, words);
   arguments.rest.assign(words.begin() + static_cast<std::ptrdiff_t>(own), words.end());
-  if (!arguments.rest.empty() && arguments.rest.front() == "--") arguments.rest.erase(arguments.rest.begin());
+  if (!arguments.rest.empty() && arguments.rest.front() == "--")
+    arguments.rest.erase(arguments.rest.begin());
   CLI::App app;
   app.set_help_flag();
   bool help = false;
@@ -84,7 +91,8 @@ int run_one(const Command& command, std::span<const std::string> given) {
   auto* positionals = app.add_option("words", arguments.words);
   positionals->expected(0, 1 << 20);
   try {
-    std::vector<std::string> reversed(words.begin(), words.begin() + static_cast<std::ptrdiff_t>(own));
+    std::vector<std::string> reversed(words.begin(),
+                                      words.begin() + static_cast<std::ptrdiff_t>(own));
     std::reverse(reversed.begin(), reversed.end());
     app.parse(std::move(reversed));
   } catch (const CLI::ParseError& error) {
@@ -112,8 +120,10 @@ std::string command_help(const Command& command) {
   if (!command.options.empty()) text += "\noptions:\n";
   for (const OptionRow& row : command.options) {
     std::string names = row.names;
-    if (const auto comma = names.find(','); comma != std::string::npos) names.insert(comma + 1, " ");
-    if (row.argument != nullptr) names += std::string(names.find("--") != std::string::npos ? "=" : " ") + row.argument;
+    if (const auto comma = names.find(','); comma != std::string::npos)
+      names.insert(comma + 1, " ");
+    if (row.argument != nullptr)
+      names += std::string(names.find("--") != std::string::npos ? "=" : " ") + row.argument;
     text += formatted("  {} {}\n", padded(names, 30), row.help);
   }
   return text + (*command.more == '\0' ? "" : "\n") + command.more;
@@ -123,7 +133,8 @@ std::string program_help() {
   std::string text =
       "usage: scontainer COMMAND [OPTION...] [ARGUMENT...]\n\n"
       "Manage container images and run containers without Slurm.\n\ncommands:\n";
-  for (const Command& command : command_table()) text += formatted("  {}{}\n", padded(command.name, 12), command.summary);
+  for (const Command& command : command_table())
+    text += formatted("  {}{}\n", padded(command.name, 12), command.summary);
   return text +
          "\nexamples:\n"
          "  scontainer pull debian:12                          pull an image\n"
@@ -138,20 +149,24 @@ std::string program_help() {
 
 int run_command_line(int argc, char** argv) {
   const std::vector<std::string> words(argv + 1, argv + argc);
-  const std::string_view first = words.empty() ? std::string_view("--help") : std::string_view(words[0]);
+  const std::string_view first =
+      words.empty() ? std::string_view("--help") : std::string_view(words[0]);
   if (first == "--help" || first == "-h" || first == "help") {
     for (const Command& command : command_table()) {
-      if (words.size() > 1 && words[1] == command.name) return std::fputs(command_help(command).c_str(), stdout) < 0 ? 1 : 0;
+      if (words.size() > 1 && words[1] == command.name)
+        return std::fputs(command_help(command).c_str(), stdout) < 0 ? 1 : 0;
     }
     std::fputs(program_help().c_str(), words.empty() ? stderr : stdout);
     return words.empty() ? kWrongUsage : 0;
   }
   for (const Command& command : command_table()) {
-    if (first == command.name || (first == "--version" && std::string_view(command.name) == "version")) {
+    if (first == command.name ||
+        (first == "--version" && std::string_view(command.name) == "version")) {
       return run_one(command, std::span(words).subspan(1));
     }
   }
-  report_error(formatted("unknown command {} (hint: scontainer --help lists them)", in_quotes(first)));
+  report_error(
+      formatted("unknown command {} (hint: scontainer --help lists them)", in_quotes(first)));
   return kWrongUsage;
 }
 

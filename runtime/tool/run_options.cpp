@@ -11,10 +11,14 @@ constexpr OptionRow kOwnOptions[] = {
     {"--entrypoint", nullptr, "run COMMAND through the image's entrypoint"},
     {"--remap-root", nullptr, "run as root in a user namespace, for apt, dnf and the like"},
     {"--name", "NAME", "name of the container for scontainer exec"},
-    {"-d,--detach", nullptr, "run in the background: print the name, for exec and stop, and the file with the output"},
-    {"--share", "KEY|no", "share a container with processes that use the same KEY (default: ranks of one mpirun or srun)"},
+    {"-d,--detach", nullptr,
+     "run in the background: print the name, for exec and stop, and the file with the output"},
+    {"--share", "KEY|no",
+     "share a container with processes that use the same KEY (default: ranks of one mpirun or "
+     "srun)"},
     {"--platform", "OS/ARCH[/VARIANT]", "select this platform instead of this machine's"},
-    {"--pull", "newer|missing|always|never", "when to query the registry for an image that is in the store"},
+    {"--pull", "newer|missing|always|never",
+     "when to query the registry for an image that is in the store"},
     {"-q,--quiet", nullptr, "do not print pull progress"},
     {"--tty", nullptr, "accepted and ignored: the terminal is always passed on"},
 };

@@ -1,4 +1,5 @@
-/* A program of another day: built against a runtime.h with fewer or with more members than the library's. */
+/* A program of another day: built against a runtime.h with fewer or with more members than the
+ * library's. */
 #include <spank_container/runtime.h>
 
 #include <stdio.h>
@@ -8,7 +9,7 @@
 
 static int failures;
 
-static void expect(int good, const char *promise, const spc_runtime *rt) {
+static void expect(int good, const char* promise, const spc_runtime* rt) {
   if (good) return;
   failures++;
   printf("%s: %s\n", promise, spc_error_message(rt));
@@ -20,26 +21,30 @@ int main(void) {
     struct spc_options options;
     char behind[64];
   } memory;
-  spc_runtime *rt = NULL;
-  const char *const image[] = {"container-image=debian:12", NULL};
-  const char *const mounts[] = {"container-image=debian:12", "container-mounts=/scratch", "container-mounts=data", NULL};
+  spc_runtime* rt = NULL;
+  const char* const image[] = {"container-image=debian:12", NULL};
+  const char* const mounts[] = {"container-image=debian:12", "container-mounts=/scratch",
+                                "container-mounts=data", NULL};
   if (spc_open(NULL, NULL, &rt) != SPC_OK) return 2;
 
   memset(&memory, POISON, sizeof memory);
   memory.options.size = offsetof(struct spc_options, variables);
   memory.options.given = image;
-  expect(spc_check(rt, &memory.options) == SPC_OK, "accepts options that end with what was given", rt);
+  expect(spc_check(rt, &memory.options) == SPC_OK, "accepts options that end with what was given",
+         rt);
 
   memory.options.size = offsetof(struct spc_options, batch_script);
   memory.options.variables = NULL;
   memory.options.given = mounts;
-  expect(spc_check(rt, &memory.options) == SPC_E_INVALID, "sees the mounts of options that end with the variables", rt);
+  expect(spc_check(rt, &memory.options) == SPC_E_INVALID,
+         "sees the mounts of options that end with the variables", rt);
   expect(strstr(spc_error_message(rt), "data") != NULL, "names the mount that it refuses", rt);
 
   memset(&memory.options, 0, sizeof memory.options);
   memory.options.given = image;
   memory.options.size = sizeof memory;
-  expect(spc_check(rt, &memory.options) == SPC_OK, "accepts options with members of a later version", rt);
+  expect(spc_check(rt, &memory.options) == SPC_OK,
+         "accepts options with members of a later version", rt);
 
   memory.options.size = 0;
   expect(spc_check(rt, &memory.options) == SPC_E_INVALID, "refuses options without a size", rt);

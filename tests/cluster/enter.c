@@ -1,10 +1,13 @@
-/* Runs a command inside a machine of the cluster; `cluster up` compiles it, as the tests start it thousands of times.
+/* Runs a command inside a machine of the cluster; `cluster up` compiles it, as the tests start it
+ * thousands of times.
  *
- * usage: enter PID USER CMD...       PID: the machine's PID 1, USER: a name known there, or a number
+ * usage: enter PID USER CMD...       PID: the machine's PID 1, USER: a name known there, or a
+ * number
  *
- * The command is the only thing in between: it gets our standard streams and terminal, our signals, and ends when we end;
- * we end with its status. It has its own process group, which is the terminal's foreground group when ours was: otherwise a
- * Ctrl-C would reach it twice, once from the terminal and once from us.
+ * The command is the only thing in between: it gets our standard streams and terminal, our signals,
+ * and ends when we end; we end with its status. It has its own process group, which is the
+ * terminal's foreground group when ours was: otherwise a Ctrl-C would reach it twice, once from the
+ * terminal and once from us.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -55,7 +58,8 @@ static bool has(const char* list, const char* entry) {
   return found;
 }
 
-/* Moves us where the machine's PID 1 is, in a v1 hierarchy, so that the end of the cluster is our end. */
+/* Moves us where the machine's PID 1 is, in a v1 hierarchy, so that the end of the cluster is our
+ * end. */
 static void join_cgroup(const char* controllers, const char* path) {
   FILE* const mounts = must(setmntent("/proc/self/mounts", "r"), "/proc/self/mounts");
   for (struct mntent* mount; (mount = getmntent(mounts)) != NULL;) {
@@ -113,8 +117,11 @@ static struct passwd identity(const char* user) {
     fprintf(stderr, "cluster: there is no user \"%s\" on this machine\n", user);
     exit(kNotStarted);
   }
-  return (struct passwd){
-      .pw_name = text("%s%s", user, ""), .pw_uid = number, .pw_gid = number, .pw_dir = "/tmp", .pw_shell = "/bin/sh"};
+  return (struct passwd){.pw_name = text("%s%s", user, ""),
+                         .pw_uid = number,
+                         .pw_gid = number,
+                         .pw_dir = "/tmp",
+                         .pw_shell = "/bin/sh"};
 }
 
 static void set_environment(const struct passwd* user) {
@@ -127,7 +134,10 @@ static void set_environment(const struct passwd* user) {
   setenv("LOGNAME", user->pw_name, 1);
   setenv("SHELL", user->pw_shell, 1);
   const bool is_root = user->pw_uid == 0;
-  setenv("PATH", is_root ? "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin" : "/usr/local/bin:/usr/bin:/bin", 1);
+  setenv("PATH",
+         is_root ? "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+                 : "/usr/local/bin:/usr/bin:/bin",
+         1);
 }
 
 static void become(const char* name) {
@@ -136,7 +146,8 @@ static void become(const char* name) {
   int count = kMostGroups;
   if (getgrouplist(user.pw_name, user.pw_gid, groups, &count) < 0) count = 1;
   char* const what = text("run as %s%s", name, "");
-  if (setgroups((size_t)count, groups) != 0 || setresgid(user.pw_gid, user.pw_gid, user.pw_gid) != 0 ||
+  if (setgroups((size_t)count, groups) != 0 ||
+      setresgid(user.pw_gid, user.pw_gid, user.pw_gid) != 0 ||
       setresuid(user.pw_uid, user.pw_uid, user.pw_uid) != 0) {
     die(kNotStarted, what);
   }
@@ -150,9 +161,11 @@ static void become(const char* name) {
 static void run(const char* user, char** command, int may_go) {
   static const int others[] = {SIGPIPE, SIGTTOU, SIGXFSZ};
   char byte;
-  while (read(may_go, &byte, 1) < 0 && errno == EINTR) {}
+  while (read(may_go, &byte, 1) < 0 && errno == EINTR) {
+  }
   close(may_go);
-  for (size_t i = 0; i < sizeof kForwarded / sizeof *kForwarded; ++i) signal(kForwarded[i], SIG_DFL);
+  for (size_t i = 0; i < sizeof kForwarded / sizeof *kForwarded; ++i)
+    signal(kForwarded[i], SIG_DFL);
   for (size_t i = 0; i < sizeof others / sizeof *others; ++i) signal(others[i], SIG_DFL);
   become(user);
   execvp(command[0], command);
@@ -174,7 +187,8 @@ static int attend(bool lent) {
       die(1, "wait for the command");
     }
     if (lent) give_terminal_to(getpgrp());
-    if (!WIFSTOPPED(status)) return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
+    if (!WIFSTOPPED(status))
+      return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
     raise(SIGSTOP);
     lent = is_foreground();
     if (lent) give_terminal_to(child);
@@ -201,7 +215,8 @@ int main(int count, char** words) {
   }
   close(go[0]);
   setpgid(child, child);
-  for (size_t i = 0; i < sizeof kForwarded / sizeof *kForwarded; ++i) signal(kForwarded[i], forward);
+  for (size_t i = 0; i < sizeof kForwarded / sizeof *kForwarded; ++i)
+    signal(kForwarded[i], forward);
   const bool lent = is_foreground();
   if (lent) give_terminal_to(child);
   close(go[1]);

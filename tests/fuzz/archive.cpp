@@ -1,4 +1,5 @@
-// An archive of images that a user brings (`docker save`, an OCI layout, a root file system), as user-source reads it.
+// An archive of images that a user brings (`docker save`, an OCI layout, a root file system), as
+// user-source reads it.
 
 #include "image/user_source/docker_save.hpp"
 #include "image/user_source/oci_layout.hpp"
@@ -40,11 +41,12 @@ FUZZ_TARGET(archive) {
       must_be_readable(files.error());
       return 0;
     }
-    for (const char* name : {"manifest.json", "index.json", "oci-layout", "etc/passwd", "../a", "a"}) {
+    for (const char* name :
+         {"manifest.json", "index.json", "oci-layout", "etc/passwd", "../a", "a"}) {
       const auto found = (*files)->find(name);
       if (found && *found) must(lies_in(**found, *file), "a file lies in its archive");
     }
-    check(how == 0   ? open_docker_save(std::move(*files), size % 2 == 0 ? "" : "a:1", "archive", log)
+    check(how == 0 ? open_docker_save(std::move(*files), size % 2 == 0 ? "" : "a:1", "archive", log)
           : how == 1 ? open_oci_layout(std::move(*files), size % 2 == 0 ? "" : "a:1", "archive")
                      : open_root_archive(**files, "archive", log));
   }

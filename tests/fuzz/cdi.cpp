@@ -32,9 +32,12 @@ FUZZ_TARGET(cdi) {
     return 0;
   }
   must(is_cdi_kind(spec->kind), "the kind is one");
-  for (const CdiDevice& device : spec->devices) must(is_cdi_device_name(device.name), "devices have names");
-  for (const CdiMount& mount : spec->edits.mounts) must(mount.container_path.starts_with('/'), "mounts have absolute places");
-  for (const CdiDeviceNode& node : spec->edits.device_nodes) must(node.path.starts_with('/'), "device nodes have absolute paths");
+  for (const CdiDevice& device : spec->devices)
+    must(is_cdi_device_name(device.name), "devices have names");
+  for (const CdiMount& mount : spec->edits.mounts)
+    must(mount.container_path.starts_with('/'), "mounts have absolute places");
+  for (const CdiDeviceNode& node : spec->edits.device_nodes)
+    must(node.path.starts_with('/'), "device nodes have absolute paths");
   // What is not written.
   spec->edits.net_devices.clear();
   spec->edits.intel_rdt = false;

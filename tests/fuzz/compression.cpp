@@ -1,4 +1,5 @@
-// gzip and zstd framing, against zlib and libzstd: what we accept they accept, and both give the same bytes.
+// gzip and zstd framing, against zlib and libzstd: what we accept they accept, and both give the
+// same bytes.
 
 #include <zlib.h>
 #include <zstd.h>
@@ -31,7 +32,8 @@ Outcome ours(std::string_view blob) {
     queue.finish(done ? std::nullopt : std::optional(std::move(done).error()));
   });
   std::thread hashing([&] {
-    for (auto piece = queue.next(PieceQueue::kHasher); piece && *piece; piece = queue.next(PieceQueue::kHasher)) {
+    for (auto piece = queue.next(PieceQueue::kHasher); piece && *piece;
+         piece = queue.next(PieceQueue::kHasher)) {
     }
   });
   Outcome outcome{.bytes = std::string()};
@@ -43,7 +45,8 @@ Outcome ours(std::string_view blob) {
       break;
     }
     if (!*piece) break;
-    outcome.bytes->append(reinterpret_cast<const char*>(piece->bytes().data()), piece->bytes().size());
+    outcome.bytes->append(reinterpret_cast<const char*>(piece->bytes().data()),
+                          piece->bytes().size());
   }
   queue.stop();
   inflating.join();
@@ -51,7 +54,9 @@ Outcome ours(std::string_view blob) {
   return outcome;
 }
 
-bool only_zeros(std::string_view text) { return text.find_first_not_of('\0') == std::string_view::npos; }
+bool only_zeros(std::string_view text) {
+  return text.find_first_not_of('\0') == std::string_view::npos;
+}
 
 /// Members behind each other, then zeros, by zlib.
 std::optional<std::string> by_zlib(std::string_view blob) {
@@ -97,8 +102,9 @@ FUZZ_TARGET(compression) {
   const std::string_view blob = text_of(data, size);
   const Outcome outcome = ours(blob);
   const bool is_gzip = blob.starts_with("\x1f\x8b");
-  const bool is_zstd = blob.starts_with("\x28\xb5\x2f\xfd") ||
-                       (blob.size() >= 4 && (blob[0] & '\xf0') == '\x50' && blob.substr(1).starts_with("\x2a\x4d\x18"));
+  const bool is_zstd =
+      blob.starts_with("\x28\xb5\x2f\xfd") || (blob.size() >= 4 && (blob[0] & '\xf0') == '\x50' &&
+                                               blob.substr(1).starts_with("\x2a\x4d\x18"));
   if (!outcome.bytes) {
     must(is_gzip || is_zstd || blob.empty() || size > kLimit, "plain bytes are taken as they are");
     return 0;

@@ -1,4 +1,5 @@
-// An EROFS image, as fuse and the layer writer read layers: whatever is in it, reading ends, in an error or in bytes.
+// An EROFS image, as fuse and the layer writer read layers: whatever is in it, reading ends, in an
+// error or in bytes.
 
 #include "lib/image_walk.hpp"
 #include "lib/memory_file.hpp"

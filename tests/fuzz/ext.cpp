@@ -1,4 +1,5 @@
-// An ext2, ext3 or ext4 file system that a user brings, as fuse reads it: whatever is in it, reading ends, in an error or in bytes.
+// An ext2, ext3 or ext4 file system that a user brings, as fuse reads it: whatever is in it,
+// reading ends, in an error or in bytes.
 
 #include "lib/image_walk.hpp"
 #include "lib/memory_file.hpp"

@@ -13,7 +13,8 @@ FUZZ_TARGET(hook_edits) {
   } else {
     const auto again = context_from_json(context_to_json(*call));
     must(again.has_value(), "a context that was read can be written");
-    must(again->stage == call->stage && again->prepared == call->prepared && again->context.job == call->context.job &&
+    must(again->stage == call->stage && again->prepared == call->prepared &&
+             again->context.job == call->context.job &&
              again->context.settings == call->context.settings,
          "what is written is what was read");
   }
@@ -28,7 +29,9 @@ FUZZ_TARGET(hook_edits) {
   }
   for (const FileEdit& file : edits->files) must(file.mode <= 0777, "no file is setuid");
   for (const auto& [name, value] : edits->environment.set) {
-    must(!name.empty() && name.find('=') == std::string::npos && value.find('\0') == std::string::npos, "variables can exist");
+    must(!name.empty() && name.find('=') == std::string::npos &&
+             value.find('\0') == std::string::npos,
+         "variables can exist");
   }
   const auto text = edits_to_json(*edits);
   must(text.has_value(), "what was read can be written");

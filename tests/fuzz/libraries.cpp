@@ -1,4 +1,5 @@
-// A library, or the loader's cache, of an image: whatever is in it, it is read or refused, and what is written of it can be read.
+// A library, or the loader's cache, of an image: whatever is in it, it is read or refused, and what
+// is written of it can be read.
 
 #include "hooks/loader/elf.hpp"
 #include "hooks/loader/ld_cache.hpp"
@@ -20,9 +21,11 @@ void look_at_cache(std::string_view bytes) {
   must(again.has_value(), "what is written can be read");
   must(again->entries().size() == had + 2, "no entry is lost");
   must(again->glibc_hwcaps() == cache->glibc_hwcaps(), "no extension is lost");
-  must(again->find("libcuda.so.1", 0x0303)->path == "/first/libcuda.so.1", "what is first is found");
+  must(again->find("libcuda.so.1", 0x0303)->path == "/first/libcuda.so.1",
+       "what is first is found");
   const auto of_soname = again->of_soname("libcuda.so.1");
-  must(!of_soname.empty() && of_soname.back().path == "/last/libcuda.so.1", "what is last comes last");
+  must(!of_soname.empty() && of_soname.back().path == "/last/libcuda.so.1",
+       "what is last comes last");
 }
 
 void look_at_library(std::string_view bytes) {

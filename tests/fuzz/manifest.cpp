@@ -1,7 +1,7 @@
 // What a registry answers: manifests, indexes and image configurations.
 
-#include "image/registry/json.hpp"
 #include "image/registry/manifest.hpp"
+#include "image/registry/json.hpp"
 #include "lib/property.hpp"
 
 using namespace spc;
@@ -15,7 +15,8 @@ bool equal(const Descriptor& a, const Descriptor& b) {
 
 void check(const Manifest& manifest) {
   must(manifest.layers.size() <= 500, "no image has more layers than overlayfs takes");
-  for (const Descriptor& layer : manifest.layers) must(layer.size <= std::uint64_t{1} << 50U, "no layer has an impossible size");
+  for (const Descriptor& layer : manifest.layers)
+    must(layer.size <= std::uint64_t{1} << 50U, "no layer has an impossible size");
 }
 
 void check(const Index& index) {
@@ -25,39 +26,47 @@ void check(const Index& index) {
     if (!chosen) {
       must_be_readable(chosen.error());
     } else if (chosen->has_platform) {
-      must(chosen->platform.os == platform.os && chosen->platform.architecture == platform.architecture,
+      must(chosen->platform.os == platform.os &&
+               chosen->platform.architecture == platform.architecture,
            "what was chosen is for this platform");
     }
   }
 }
 
 bool same(const Manifest& a, const Manifest& b) {
-  return equal(a.config, b.config) && std::equal(a.layers.begin(), a.layers.end(), b.layers.begin(), b.layers.end(), equal);
+  return equal(a.config, b.config) &&
+         std::equal(a.layers.begin(), a.layers.end(), b.layers.begin(), b.layers.end(), equal);
 }
 bool same(const Index& a, const Index& b) {
-  return std::equal(a.entries.begin(), a.entries.end(), b.entries.begin(), b.entries.end(), [](const auto& x, const auto& y) {
-    return equal(x.descriptor, y.descriptor) && x.is_index == y.is_index && x.platform.str() == y.platform.str();
-  });
+  return std::equal(a.entries.begin(), a.entries.end(), b.entries.begin(), b.entries.end(),
+                    [](const auto& x, const auto& y) {
+                      return equal(x.descriptor, y.descriptor) && x.is_index == y.is_index &&
+                             x.platform.str() == y.platform.str();
+                    });
 }
 
 void check_configuration(std::string_view text) {
   const auto config = parse_image_config(text, "configuration");
   if (!config) return must_be_readable(config.error());
   for (const auto& entry : config->env) {
-    must(entry.find('=') != std::string::npos && entry.front() != '=', "a variable has a name and a value");
+    must(entry.find('=') != std::string::npos && entry.front() != '=',
+         "a variable has a name and a value");
     must(entry.find('\0') == std::string::npos, "a variable is one record");
   }
   for (const auto* list : {&config->entrypoint, &config->cmd}) {
-    for (const auto& word : *list) must(word.find('\0') == std::string::npos, "an argument is one record");
+    for (const auto& word : *list)
+      must(word.find('\0') == std::string::npos, "an argument is one record");
   }
-  must((config->workdir + config->user).find('\0') == std::string::npos, "settings are one record each");
+  must((config->workdir + config->user).find('\0') == std::string::npos,
+       "settings are one record each");
 }
 
 }  // namespace
 
 FUZZ_TARGET(manifest) {
   const std::string_view text = text_of(data, size);
-  for (const char* type : {"application/vnd.oci.image.manifest.v1+json", "application/vnd.oci.image.index.v1+json", ""}) {
+  for (const char* type : {"application/vnd.oci.image.manifest.v1+json",
+                           "application/vnd.oci.image.index.v1+json", ""}) {
     const auto document = parse_manifest(text, type, "manifest");
     if (!document) {
       must_be_readable(document.error());
@@ -66,7 +75,8 @@ FUZZ_TARGET(manifest) {
     std::visit([](const auto& known) { check(known); }, *document);
     // Another writer's form of the same document means the same.
     const auto again = parse_manifest(Json::parse(text).value().str(), type, "manifest");
-    must(again.has_value() && again->index() == document->index(), "order and blanks do not matter");
+    must(again.has_value() && again->index() == document->index(),
+         "order and blanks do not matter");
     must(document->index() == 0 ? same(std::get<Manifest>(*document), std::get<Manifest>(*again))
                                 : same(std::get<Index>(*document), std::get<Index>(*again)),
          "order and blanks do not matter");

@@ -1,5 +1,5 @@
-// What a user writes behind the options: the lines are the values of the options with one, in the order of `Line`, and at last
-// words of plugstack.conf.
+// What a user writes behind the options: the lines are the values of the options with one, in the
+// order of `Line`, and at last words of plugstack.conf.
 
 #include <array>
 #include <filesystem>
@@ -21,20 +21,27 @@ void check_mounts(std::string_view text) {
   if (!mounts) return must_be_readable(mounts.error());
   must(!mounts->empty(), "an accepted list of mounts is not empty");
   for (const MountSpec& mount : *mounts) {
-    const bool has_source = mount.kind == MountSpec::Kind::bind || mount.kind == MountSpec::Kind::squashfs;
-    must(mount.source.empty() != has_source, "what comes from the host has a source, and nothing else");
-    must(mount.kind != MountSpec::Kind::bind || mount.source[0] == '/' || mount.source[0] == '.', "a source is a path");
+    const bool has_source =
+        mount.kind == MountSpec::Kind::bind || mount.kind == MountSpec::Kind::squashfs;
+    must(mount.source.empty() != has_source,
+         "what comes from the host has a source, and nothing else");
+    must(mount.kind != MountSpec::Kind::bind || mount.source[0] == '/' || mount.source[0] == '.',
+         "a source is a path");
     must(mount.target.starts_with('/'), "a target is an absolute path");
     const bool quotes = mount.shown_as.find_first_of("\\\"") != std::string::npos;
     must(quotes || (mount.source + mount.target).find_first_of(":,") == std::string::npos,
          "what separates takes no part unquoted");
-    must(mount.kind == MountSpec::Kind::tmpfs || mount.kind == MountSpec::Kind::removal || (!mount.size && !mount.mode),
+    must(mount.kind == MountSpec::Kind::tmpfs || mount.kind == MountSpec::Kind::removal ||
+             (!mount.size && !mount.mode),
          "only what is made has a size and a mode");
     must(!mount.mode || *mount.mode <= 01777U, "no mode has privilege");
-    must(!mount.size || (mount.size->bytes >> 60 == 0 && mount.size->percent <= 100), "a size can be calculated with");
-    must(std::filesystem::path(mount.target).lexically_normal() != "/", "a target is not the root, however it is written");
+    must(!mount.size || (mount.size->bytes >> 60 == 0 && mount.size->percent <= 100),
+         "a size can be calculated with");
+    must(std::filesystem::path(mount.target).lexically_normal() != "/",
+         "a target is not the root, however it is written");
     const auto again = parse_mounts(mount.shown_as);
-    must(again.has_value() && again->size() == 1 && again->front() == mount, "a mount as it is shown is the same mount");
+    must(again.has_value() && again->size() == 1 && again->front() == mount,
+         "a mount as it is shown is the same mount");
   }
 }
 
@@ -44,8 +51,8 @@ void check_platform(std::string_view text) {
   must(platform->str() == text, "a platform is written as it was");
 }
 
-constexpr std::array kNames{"mounts",  "image",      "workdir", "env",     "pull", "name", "save",
-                            "unshare", "tmpfs-size", "batch",   "platform"};
+constexpr std::array kNames{"mounts", "image",   "workdir",    "env",   "pull",    "name",
+                            "save",   "unshare", "tmpfs-size", "batch", "platform"};
 /// Values of the options with these names, then of two more.
 enum Line : std::size_t { kScript = kNames.size(), kSettings, kLines };
 using Lines = std::array<std::string, kLines>;
@@ -58,7 +65,8 @@ void check_all(const Lines& lines) {
   must(spc_configure(rt, given_settings.data()) == SPC_OK, "settings are taken as they are");
   std::vector<std::string> texts;
   for (std::size_t line = 0; line < kNames.size(); ++line) {
-    if (!lines[line].empty()) texts.push_back(std::string("container-") + kNames[line] + "=" + lines[line]);
+    if (!lines[line].empty())
+      texts.push_back(std::string("container-") + kNames[line] + "=" + lines[line]);
   }
   std::size_t bits = 0;
   for (const std::string& line : lines) bits = bits * 31 + line.size();
@@ -77,7 +85,9 @@ void check_all(const Lines& lines) {
   options.batch_script = text(kScript);
   const int rc = spc_check(rt, &options);
   must(rc == SPC_OK || rc == SPC_E_INVALID, "options are right or wrong, and nothing else");
-  if (rc != SPC_OK) must(*spc_error_message(rt) != '\0' && is_printable(spc_error_message(rt)), "a refusal says why");
+  if (rc != SPC_OK)
+    must(*spc_error_message(rt) != '\0' && is_printable(spc_error_message(rt)),
+         "a refusal says why");
   spc_close(rt);
 }
 

@@ -14,12 +14,14 @@ FUZZ_TARGET(sif) {
     return 0;
   }
   must(looks_like_sif(file), "what has a table is a SIF file");
-  must(table->offset <= size && table->size <= size - table->offset && table->size < 1 << 20, "the table lies within the file");
+  must(table->offset <= size && table->size <= size - table->offset && table->size < 1 << 20,
+       "the table lies within the file");
   const auto root = find_sif_root(file.subspan(table->offset, table->size), size, "amd64");
   if (!root) {
     must_be_readable(root.error());
     return 0;
   }
-  must(root->size > 0 && root->offset <= size && root->size <= size - root->offset, "the root file system lies within the file");
+  must(root->size > 0 && root->offset <= size && root->size <= size - root->offset,
+       "the root file system lies within the file");
   return 0;
 }

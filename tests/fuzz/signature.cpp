@@ -1,4 +1,5 @@
-// What decides about images: policy.json, which people write, and what is attached to an image, which anybody may have written.
+// What decides about images: policy.json, which people write, and what is attached to an image,
+// which anybody may have written.
 
 #include "base/json/json.hpp"
 #include "image/signature/attachment.hpp"
@@ -17,15 +18,19 @@ void check_policy(std::string_view text) {
   for (const char* name : {"registry:5000/team/app:1", "nvcr.io/nvidia/pytorch", "ubuntu"}) {
     const auto image = ImageReference::parse(name).value();
     const auto found = policy->for_registry(image);
-    must(found.requirements != nullptr && !found.requirements->empty(), "no list of requirements is empty");
+    must(found.requirements != nullptr && !found.requirements->empty(),
+         "no list of requirements is empty");
     for (const TrustRequirement& one : *found.requirements) {
       const bool has_key = !one.key_paths.empty() || !one.key_data.empty();
-      must(has_key == (one.kind == TrustRequirement::Kind::sigstore_signed), "a signature is required of a key");
+      must(has_key == (one.kind == TrustRequirement::Kind::sigstore_signed),
+           "a signature is required of a key");
       static_cast<void>(one.identity.admits(NamedReference::of(image), "registry:5000/team/app"));
     }
   }
-  must(!policy->for_local("squashfs", "/a/b").requirements->empty(), "no list of requirements is empty");
-  must(TrustPolicy::parse(Json::parse(text).value().str()).has_value(), "order and blanks do not matter");
+  must(!policy->for_local("squashfs", "/a/b").requirements->empty(),
+       "no list of requirements is empty");
+  must(TrustPolicy::parse(Json::parse(text).value().str()).has_value(),
+       "order and blanks do not matter");
 }
 
 void check_reference(std::string_view text) {
@@ -48,7 +53,8 @@ FUZZ_TARGET(signature) {
   if (!attached) must_be_readable(attached.error());
   if (attached) {
     must(attached->size() <= kMostSignatures, "no image has too many signatures");
-    for (const AttachedSignature& one : *attached) must(one.payload_size <= kMostPayload, "no payload is too large");
+    for (const AttachedSignature& one : *attached)
+      must(one.payload_size <= kMostPayload, "no payload is too large");
   }
   const auto listed = parse_referrers(text, "referrers");
   if (!listed) must_be_readable(listed.error());

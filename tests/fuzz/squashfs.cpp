@@ -1,4 +1,5 @@
-// A squashfs that a user brings, as fuse reads it: whatever is in it, reading ends, in an error or in bytes.
+// A squashfs that a user brings, as fuse reads it: whatever is in it, reading ends, in an error or
+// in bytes.
 
 #include "image/reference/squashfs_super.hpp"
 #include "lib/image_walk.hpp"
@@ -16,7 +17,8 @@ FUZZ_TARGET(squashfs) {
     must_be_readable(reader.error());
     return 0;
   }
-  must(super.has_value() || !looks_like_squashfs(bytes), "a squashfs that can be read has a super block");
+  must(super.has_value() || !looks_like_squashfs(bytes),
+       "a squashfs that can be read has a super block");
   fuzz::ImageWalk::over(**reader);
   return 0;
 }

@@ -1,5 +1,6 @@
-// What the verifier accepts can be read, and is what the converter could have written. The input is a list of changes to the
-// tables of a small image, five bytes each, so that all of it reaches behind compression and places.
+// What the verifier accepts can be read, and is what the converter could have written. The input is
+// a list of changes to the tables of a small image, five bytes each, so that all of it reaches
+// behind compression and places.
 
 #include <sys/stat.h>
 
@@ -27,9 +28,10 @@ std::string as_is(std::string_view content) {
 
 /// Change: table, offset (two bytes), how, value.
 void apply(test::Parts& parts, const std::uint8_t* change) {
-  constexpr std::array kTables{&test::Parts::inodes,      &test::Parts::directories, &test::Parts::inodes,
-                               &test::Parts::directories, &test::Parts::fragments,   &test::Parts::pairs,
-                               &test::Parts::sets,        &test::Parts::super};
+  constexpr std::array kTables{&test::Parts::inodes,    &test::Parts::directories,
+                               &test::Parts::inodes,    &test::Parts::directories,
+                               &test::Parts::fragments, &test::Parts::pairs,
+                               &test::Parts::sets,      &test::Parts::super};
   std::string& table = parts.*kTables[change[0] % kTables.size()];
   const std::size_t at = (std::size_t{change[1]} << 8U | change[2]) % table.size();
   const std::uint8_t value = change[4];
@@ -37,7 +39,9 @@ void apply(test::Parts& parts, const std::uint8_t* change) {
     case 0: table[at] = static_cast<char>(value); break;
     case 1: table[at] = static_cast<char>(table[at] + value); break;
     case 2: table[at] = static_cast<char>(table[at] ^ value); break;
-    default: table.replace(at, 4, std::string(table, (at + value) % table.size(), 4)); break;  // a number from elsewhere
+    default:
+      table.replace(at, 4, std::string(table, (at + value) % table.size(), 4));
+      break;  // a number from elsewhere
   }
 }
 
@@ -48,7 +52,8 @@ void check(const test::Found& found) {
   must(!S_ISCHR(found.mode) || found.device == 0, "whiteouts are the only character devices");
   for (const auto& [name, value] : found.xattrs) {
     const bool mark = name == "user.overlay.opaque" || name == "trusted.overlay.opaque";
-    must(mark ? value == "y" && S_ISDIR(found.mode) : name.starts_with("user.") && !name.starts_with("user.overlay."),
+    must(mark ? value == "y" && S_ISDIR(found.mode)
+              : name.starts_with("user.") && !name.starts_with("user.overlay."),
          "attributes are the user's own");
   }
 }

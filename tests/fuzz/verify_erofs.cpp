@@ -1,5 +1,5 @@
-// The verifier on EROFS images. The input is a list of changes to the tables of a small image, four bytes each, whose checksum is
-// made right again.
+// The verifier on EROFS images. The input is a list of changes to the tables of a small image, four
+// bytes each, whose checksum is made right again.
 
 #include <span>
 
@@ -46,7 +46,8 @@ void change_byte(test::ErofsImage& image, const std::uint8_t* change) {
 FUZZ_TARGET(verify_erofs) {
   static const test::ErofsImage original = test::erofs_sample(false).image();
   test::ErofsImage image = original;
-  for (std::size_t at = 0; at + 4 <= size && at < kMostChanges * 4; at += 4) change_byte(image, data + at);
+  for (std::size_t at = 0; at + 4 <= size && at < kMostChanges * 4; at += 4)
+    change_byte(image, data + at);
   if (size % 4 == 1) {
     const std::size_t blocks = image.bytes.size() / 4096 * data[size - 1] / 255;
     image.bytes.resize(blocks * 4096);

@@ -1,19 +1,25 @@
-// Follows a process with all that it starts, and makes one system call of one of these programs go wrong.
+// Follows a process with all that it starts, and makes one system call of one of these programs go
+// wrong.
 //
-//   hostile_tracer PID ROLE list              lets everything run, and prints each system call of ROLE
-//   hostile_tracer PID ROLE kill N            kills ROLE instead of its Nth system call
+//   hostile_tracer PID ROLE list              lets everything run, and prints each system call of
+//   ROLE hostile_tracer PID ROLE kill N            kills ROLE instead of its Nth system call
 //   hostile_tracer PID ROLE stop N            stops ROLE (SIGSTOP) with its Nth system call
 //   hostile_tracer PID ROLE fail N ERRNO [NUMBER]
-//                                             lets the Nth (with this NUMBER) fail; close(2) closes all the same
+//                                             lets the Nth (with this NUMBER) fail; close(2) closes
+//                                             all the same
 //
-//   hostile_tracer PID ROLE watch TEXT        of ROLE and its forks, while they have what a task enters with (CAP_SYS_ADMIN,
-//                                             CAP_SYS_CHROOT, CAP_NET_ADMIN): prints "opened PID PATH" for each file they open, and
-//                                             "read PID PLACE" when they read a string in their memory that begins with TEXT, by
-//                                             the processor's watchpoints; first, "watched PID N": how many such strings
+//   hostile_tracer PID ROLE watch TEXT        of ROLE and its forks, while they have what a task
+//   enters with (CAP_SYS_ADMIN,
+//                                             CAP_SYS_CHROOT, CAP_NET_ADMIN): prints "opened PID
+//                                             PATH" for each file they open, and "read PID PLACE"
+//                                             when they read a string in their memory that begins
+//                                             with TEXT, by the processor's watchpoints; first,
+//                                             "watched PID N": how many such strings
 //
-// ROLE is the name of a program, or the one that a process has given itself; a "+" for each fork since: "agent+" are the forks
-// of the agent. Processes and threads of a role count together. `agent epilog` is "agent-epilog", and so on.
-// Prints "ready" when it follows, then "call PID NUMBER" or "done PID NUMBER". Ends, and lets everybody go, with SIGTERM.
+// ROLE is the name of a program, or the one that a process has given itself; a "+" for each fork
+// since: "agent+" are the forks of the agent. Processes and threads of a role count together.
+// `agent epilog` is "agent-epilog", and so on. Prints "ready" when it follows, then "call PID
+// NUMBER" or "done PID NUMBER". Ends, and lets everybody go, with SIGTERM.
 
 #include <fcntl.h>
 #include <signal.h>
@@ -30,7 +36,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
-#include <cstdint>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -45,7 +50,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::array kOfDescriptor = {SYS_read, SYS_write, SYS_pread64, SYS_pwrite64, SYS_writev, SYS_pwritev, SYS_fsync, SYS_fdatasync};
+constexpr std::array kOfDescriptor = {SYS_read,   SYS_write,   SYS_pread64, SYS_pwrite64,
+                                      SYS_writev, SYS_pwritev, SYS_fsync,   SYS_fdatasync};
 constexpr std::array<std::string_view, 4> kCommands = {"epilog", "setup", "policy", "spank"};
 
 struct Task {
@@ -101,7 +107,8 @@ bool may_enter(pid_t process) {
 /// What a process has in its memory at `address`, as far as it can be read.
 std::string memory_at(pid_t process, std::uint64_t address, std::size_t size) {
   std::string bytes(size, '\0');
-  const int file = ::open(("/proc/" + std::to_string(process) + "/mem").c_str(), O_RDONLY | O_CLOEXEC);
+  const int file =
+      ::open(("/proc/" + std::to_string(process) + "/mem").c_str(), O_RDONLY | O_CLOEXEC);
   const ssize_t got = ::pread(file, bytes.data(), size, static_cast<off_t>(address));
   ::close(file);
   bytes.resize(got > 0 ? static_cast<std::size_t>(got) : 0);
@@ -115,7 +122,8 @@ std::vector<std::uint64_t> places_of(pid_t process, const std::string& text) {
   for (std::string line; std::getline(maps, line);) {
     std::uint64_t begin = 0, end = 0;
     char mode[5] = "";
-    if (std::sscanf(line.c_str(), "%lx-%lx %4s", &begin, &end, mode) != 3 || mode[1] != 'w') continue;
+    if (std::sscanf(line.c_str(), "%lx-%lx %4s", &begin, &end, mode) != 3 || mode[1] != 'w')
+      continue;
     const std::string bytes = memory_at(process, begin, end - begin);
     for (auto at = bytes.find(text); at != std::string::npos; at = bytes.find(text, at + 1)) {
       if ((begin + at) % 8 == 0) places.push_back(begin + at);
@@ -128,10 +136,12 @@ constexpr std::size_t kWatchpoints = 4;
 
 void set_debug_register(pid_t task, std::size_t number, std::uint64_t value) {
   const auto place = offsetof(user, u_debugreg) + number * sizeof(long);
-  if (::ptrace(PTRACE_POKEUSER, task, reinterpret_cast<void*>(place), value) != 0) std::perror("hostile_tracer: watch");
+  if (::ptrace(PTRACE_POKEUSER, task, reinterpret_cast<void*>(place), value) != 0)
+    std::perror("hostile_tracer: watch");
 }
 
-/// Reading or writing the 8 bytes at these places stops the task with SIGTRAP: at four of them, the next four in the next task.
+/// Reading or writing the 8 bytes at these places stops the task with SIGTRAP: at four of them, the
+/// next four in the next task.
 void watch_memory(pid_t task, const std::vector<std::uint64_t>& places, std::size_t tasks_before) {
   constexpr std::uint64_t kReadOrWrite = 3, kEight = 2;
   std::uint64_t control = 0;
@@ -149,10 +159,12 @@ class Tracer {
   bool follow(pid_t process) {
     std::error_code gone;
     bool any = false;
-    for (const auto& entry : fs::directory_iterator("/proc/" + std::to_string(process) + "/task", gone)) {
+    for (const auto& entry :
+         fs::directory_iterator("/proc/" + std::to_string(process) + "/task", gone)) {
       const pid_t task = std::atoi(entry.path().filename().c_str());
-      constexpr unsigned long kOptions =
-          PTRACE_O_TRACESYSGOOD | PTRACE_O_TRACEFORK | PTRACE_O_TRACEVFORK | PTRACE_O_TRACECLONE | PTRACE_O_TRACEEXEC;
+      constexpr unsigned long kOptions = PTRACE_O_TRACESYSGOOD | PTRACE_O_TRACEFORK |
+                                         PTRACE_O_TRACEVFORK | PTRACE_O_TRACECLONE |
+                                         PTRACE_O_TRACEEXEC;
       if (::ptrace(PTRACE_SEIZE, task, nullptr, kOptions) != 0) continue;
       tasks_[task].process = process;
       any = true;
@@ -180,12 +192,14 @@ class Tracer {
     if (tasks_.contains(task)) return;
     const pid_t process = number_in_status(task, "Tgid:");
     tasks_[task].process = process;
-    if (!roles_.contains(process) || process == task) roles_[process] = roles_[number_in_status(task, "PPid:")] + "+";
+    if (!roles_.contains(process) || process == task)
+      roles_[process] = roles_[number_in_status(task, "PPid:")] + "+";
   }
 
   void stopped(pid_t task, int signal, int event) {
     adopt(task);
-    const bool is_stop = signal == SIGSTOP || signal == SIGTSTP || signal == SIGTTIN || signal == SIGTTOU;
+    const bool is_stop =
+        signal == SIGSTOP || signal == SIGTSTP || signal == SIGTTIN || signal == SIGTTOU;
     if (event == PTRACE_EVENT_STOP && is_stop) {
       ::ptrace(PTRACE_LISTEN, task, nullptr, nullptr);
       return;
@@ -200,7 +214,8 @@ class Tracer {
   /// Forks of slurmstepd are looked at until they have a name.
   void go_on(pid_t task, int signal) {
     const std::string& role = roles_[tasks_[task].process];
-    const bool looks = role == wish_.role || tasks_[task].failure != 0 || role.starts_with("slurmstepd+");
+    const bool looks =
+        role == wish_.role || tasks_[task].failure != 0 || role.starts_with("slurmstepd+");
     ::ptrace(looks ? PTRACE_SYSCALL : PTRACE_CONT, task, nullptr, signal);
   }
 
@@ -238,9 +253,12 @@ class Tracer {
       watch_memory(process, places, watched_.size() - 1);
       std::printf("watched %d %zu\n", process, places.size());
     }
-    const bool opens = number == SYS_open || number == SYS_openat || number == SYS_openat2 || number == SYS_execve;
+    const bool opens =
+        number == SYS_open || number == SYS_openat || number == SYS_openat2 || number == SYS_execve;
     const bool is_first = number == SYS_open || number == SYS_execve;
-    if (opens) std::printf("opened %d %s\n", process, memory_at(process, arguments[is_first ? 0 : 1], 256).c_str());
+    if (opens)
+      std::printf("opened %d %s\n", process,
+                  memory_at(process, arguments[is_first ? 0 : 1], 256).c_str());
     std::fflush(stdout);
   }
 
@@ -315,7 +333,10 @@ bool read_wish(int argc, char** argv, Wish& wish) {
 int main(int argc, char** argv) {
   Wish wish;
   if (!read_wish(argc, argv, wish)) {
-    std::fputs("usage: hostile_tracer PID ROLE list | kill N | stop N | fail N ERRNO [NUMBER] | watch TEXT\n", stderr);
+    std::fputs(
+        "usage: hostile_tracer PID ROLE list | kill N | stop N | fail N ERRNO [NUMBER] | watch "
+        "TEXT\n",
+        stderr);
     return 2;
   }
   sigset_t news;
@@ -330,7 +351,9 @@ int main(int argc, char** argv) {
   }
   std::puts("ready");
   std::fflush(stdout);
-  for (int signal = SIGCHLD; signal == SIGCHLD && !tracer.empty(); signal = ::sigwaitinfo(&news, nullptr)) tracer.take_all();
+  for (int signal = SIGCHLD; signal == SIGCHLD && !tracer.empty();
+       signal = ::sigwaitinfo(&news, nullptr))
+    tracer.take_all();
   // The kernel lets everybody go, and on.
   return 0;
 }

@@ -1,6 +1,8 @@
-/* Talks between all ranks and says how it went: one line of rank 0, or nothing and a status other than 0.
+/* Talks between all ranks and says how it went: one line of rank 0, or nothing and a status other
+ * than 0.
  *
- *   ring [MIB]        also exchanges messages of MIB (default 8) between neighbours: large enough for single copies
+ *   ring [MIB]        also exchanges messages of MIB (default 8) between neighbours: large enough
+ * for single copies
  *
  * Ends by itself after 40 s: what goes wrong between ranks mostly hangs. */
 #include <mpi.h>
@@ -9,7 +11,7 @@
 #include <string.h>
 #include <unistd.h>
 
-static void fail(const char *what) {
+static void fail(const char* what) {
   fprintf(stderr, "ring: %s\n", what);
   MPI_Abort(MPI_COMM_WORLD, 3);
 }
@@ -22,7 +24,8 @@ static int count_hosts(int rank, int size) {
   MPI_Gather(name, sizeof name, MPI_CHAR, names, sizeof name, MPI_CHAR, 0, MPI_COMM_WORLD);
   for (int i = 0; rank == 0 && i < size; ++i) {
     int known = 0;
-    for (int j = 0; j < i; ++j) known |= strcmp(names + (size_t)i * sizeof name, names + (size_t)j * sizeof name) == 0;
+    for (int j = 0; j < i; ++j)
+      known |= strcmp(names + (size_t)i * sizeof name, names + (size_t)j * sizeof name) == 0;
     hosts += !known;
   }
   free(names);
@@ -46,7 +49,8 @@ static void exchange(int rank, int size, size_t bytes) {
   const int right = (rank + 1) % size, left = (rank + size - 1) % size;
   for (int round = 0; round < 3; ++round) {
     memset(out, rank + round, bytes);
-    MPI_Sendrecv(out, (int)bytes, MPI_BYTE, right, 2, in, (int)bytes, MPI_BYTE, left, 2, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+    MPI_Sendrecv(out, (int)bytes, MPI_BYTE, right, 2, in, (int)bytes, MPI_BYTE, left, 2,
+                 MPI_COMM_WORLD, MPI_STATUS_IGNORE);
     for (size_t i = 0; i < bytes; i += 511) {
       if (in[i] != (unsigned char)(left + round)) fail("a message came with other bytes");
     }
@@ -55,7 +59,7 @@ static void exchange(int rank, int size, size_t bytes) {
   free(in);
 }
 
-int main(int argc, char **argv) {
+int main(int argc, char** argv) {
   int rank, size, sum = 0, local_size;
   alarm(40);
   MPI_Init(&argc, &argv);
@@ -76,7 +80,8 @@ int main(int argc, char **argv) {
   MPI_Finalize();
 #else
   fflush(stdout);
-  for (double end = MPI_Wtime() + 0.1; MPI_Wtime() < end;) MPI_Iprobe(MPI_ANY_SOURCE, 9, MPI_COMM_WORLD, &sum, MPI_STATUS_IGNORE);
+  for (double end = MPI_Wtime() + 0.1; MPI_Wtime() < end;)
+    MPI_Iprobe(MPI_ANY_SOURCE, 9, MPI_COMM_WORLD, &sum, MPI_STATUS_IGNORE);
   _exit(0);
 #endif
   return 0;

@@ -18,8 +18,8 @@
 #include "loop_devices.hpp"
 #include "programs.hpp"
 #include "protocol/image_record.hpp"
-#include "scene.hpp"
 #include "protocol/store_layout.hpp"
+#include "scene.hpp"
 #include "unit/has.hpp"
 #include "unit/test.hpp"
 
@@ -29,7 +29,9 @@ namespace fs = std::filesystem;
 
 namespace {
 
-UniqueFd opened(const fs::path& path, int how = O_RDONLY) { return UniqueFd(::open(path.c_str(), how | O_CLOEXEC)); }
+UniqueFd opened(const fs::path& path, int how = O_RDONLY) {
+  return UniqueFd(::open(path.c_str(), how | O_CLOEXEC));
+}
 
 UniqueFd some_record() { return std::move(sealed_memory_file("record", "settings")).value(); }
 
@@ -39,7 +41,8 @@ void fresh_node() {
   REQUIRE(set_up_node(12345, 12345));
 }
 
-/// A public image 9 with the layers 1, 2 …; each has a file `file` that names it, and one of its own.
+/// A public image 9 with the layers 1, 2 …; each has a file `file` that names it, and one of its
+/// own.
 void add_image(unsigned char layers, bool is_for_kernel = true) {
   fresh_node();
   const auto store = std::move(ImageStore::open(SPC_STORE_DIR)).value();
@@ -73,20 +76,24 @@ void add_image(unsigned char layers, bool is_for_kernel = true) {
 /// A file can be changed, and what is there belongs to the user.
 bool is_the_users_own(const char* file, const std::string& text) {
   struct stat status {};
-  if (::stat(file, &status) != 0 || status.st_uid != Step::kUser || contents(file) != text) return false;
+  if (::stat(file, &status) != 0 || status.st_uid != Step::kUser || contents(file) != text)
+    return false;
   std::ofstream(file) << "changed";
   return contents(file) == "changed";
 }
 
 void serve_by_fuse(AgentTools& tools) { tools.policy.most_layers = 0; }
 
-std::string said(const TaskMessage& answer) { return answer.failure.is_set() ? answer.failure.error().message() : ""; }
+std::string said(const TaskMessage& answer) {
+  return answer.failure.is_set() ? answer.failure.error().message() : "";
+}
 
 TextHas says(const TaskMessage& answer, const char* text) { return has(said(answer), text); }
 
 }  // namespace
 
-TEST_CASE("a squashfs of the user is served by a process of his, from wherever it begins in the file") {
+TEST_CASE(
+    "a squashfs of the user is served by a process of his, from wherever it begins in the file") {
   fresh_node();
   const ImageScene scene;
   std::ofstream(scene.tree / "file") << "text";
@@ -95,7 +102,8 @@ TEST_CASE("a squashfs of the user is served by a process of his, from wherever i
   for (const std::size_t offset : {std::size_t{0}, std::size_t{12288}}) {
     std::ofstream(scene.image, std::ios::binary) << std::string(offset, 'x') << squashfs;
     Step step;
-    const auto answer = step.start(TaskMessage::start_squashfs, some_record(), opened(scene.image), {}, offset);
+    const auto answer =
+        step.start(TaskMessage::start_squashfs, some_record(), opened(scene.image), {}, offset);
     CHECK(said(answer) == "");
     REQUIRE(answer.kind == TaskMessageKind::ready);
     CHECK(answer.layers == 1);
@@ -109,7 +117,9 @@ TEST_CASE("a squashfs of the user is served by a process of his, from wherever i
   }
 }
 
-TEST_CASE("a task joins by a socket of its user only: the groups of who made it become those of the mounts") {
+TEST_CASE(
+    "a task joins by a socket of its user only: the groups of who made it become those of the "
+    "mounts") {
   fresh_node();
   Step step;
   CHECK_FALSE(step.join(0));
@@ -165,7 +175,8 @@ TEST_CASE("a directory that the user may not read is no image") {
   const ImageScene scene;
   REQUIRE(::chmod(scene.tree.c_str(), 0700) == 0);
   Step step;
-  const auto answer = step.start(TaskMessage::start_directory, some_record(), opened(scene.tree, O_PATH));
+  const auto answer =
+      step.start(TaskMessage::start_directory, some_record(), opened(scene.tree, O_PATH));
   CHECK(answer.kind == TaskMessageKind::failed);
   CHECK(says(answer, "read the image directory: permission denied"));
 }
@@ -184,17 +195,21 @@ TEST_CASE("a directory of a file system without programs is no image") {
   CHECK(::umount("/run/here") == 0);
 }
 
-TEST_CASE("layers of the store are served where the site wants it, and nobody can evict them meanwhile") {
+TEST_CASE(
+    "layers of the store are served where the site wants it, and nobody can evict them meanwhile") {
   add_image(3);
   Step step(serve_by_fuse);
-  const auto answer = step.start(TaskMessage::start_known, some_record(), some_record(), digest_of(9));
+  const auto answer =
+      step.start(TaskMessage::start_known, some_record(), some_record(), digest_of(9));
   CHECK(said(answer) == "");
   REQUIRE(answer.kind == TaskMessageKind::ready);
   CHECK(answer.layers == 3);
   CHECK(running("fuse") == 3);
   CHECK(our_loop_devices().empty());
-  CHECK(
-      step.inside([] { return is_the_users_own("/file", "layer 3") && contents("/of1") == "own" && contents("/of2") == "own"; }));
+  CHECK(step.inside([] {
+    return is_the_users_own("/file", "layer 3") && contents("/of1") == "own" &&
+           contents("/of2") == "own";
+  }));
   const auto store = std::move(ImageStore::open(SPC_STORE_DIR)).value();
   CHECK_FALSE(store.evict(digest_of(2)));
   step.kill_agent();
@@ -203,13 +218,18 @@ TEST_CASE("layers of the store are served where the site wants it, and nobody ca
   CHECK(becomes_true([&] { return store.evict(digest_of(2)).has_value(); }));
 }
 
-TEST_CASE("layers of the store are served where the kernel cannot map their owners, unless the site forbids it") {
+TEST_CASE(
+    "layers of the store are served where the kernel cannot map their owners, unless the site "
+    "forbids it") {
   add_image(1);
   // What is no user namespace is answered as Linux before 6.2 answers everything: EINVAL.
-  const auto like_an_old_kernel = [](AgentTools& tools) { tools.id_map = opened("/proc/self/ns/mnt"); };
+  const auto like_an_old_kernel = [](AgentTools& tools) {
+    tools.id_map = opened("/proc/self/ns/mnt");
+  };
   {
     Step step(like_an_old_kernel);
-    const auto answer = step.start(TaskMessage::start_known, some_record(), some_record(), digest_of(9));
+    const auto answer =
+        step.start(TaskMessage::start_known, some_record(), some_record(), digest_of(9));
     CHECK(said(answer) == "");
     REQUIRE(answer.kind == TaskMessageKind::ready);
     CHECK(running("fuse") == 1);
@@ -219,16 +239,20 @@ TEST_CASE("layers of the store are served where the kernel cannot map their owne
     like_an_old_kernel(tools);
     tools.policy.squashfs = PolicyRecord::by_kernel;
   });
-  const auto answer = step.start(TaskMessage::start_known, some_record(), some_record(), digest_of(9));
+  const auto answer =
+      step.start(TaskMessage::start_known, some_record(), some_record(), digest_of(9));
   CHECK(answer.kind == TaskMessageKind::failed);
   CHECK(says(answer, "mount a layer"));
 }
 
-TEST_CASE("layers that the kernel does not take, as if it were built without their compression, are served") {
+TEST_CASE(
+    "layers that the kernel does not take, as if it were built without their compression, are "
+    "served") {
   add_image(2, false);
   {
     Step step;
-    const auto answer = step.start(TaskMessage::start_known, some_record(), some_record(), digest_of(9));
+    const auto answer =
+        step.start(TaskMessage::start_known, some_record(), some_record(), digest_of(9));
     CHECK(said(answer) == "");
     REQUIRE(answer.kind == TaskMessageKind::ready);
     CHECK(running("fuse") == 2);
@@ -236,7 +260,8 @@ TEST_CASE("layers that the kernel does not take, as if it were built without the
     CHECK(step.inside([] { return is_the_users_own("/file", "layer 2"); }));
   }
   Step step([](AgentTools& tools) { tools.policy.squashfs = PolicyRecord::by_kernel; });
-  const auto answer = step.start(TaskMessage::start_known, some_record(), some_record(), digest_of(9));
+  const auto answer =
+      step.start(TaskMessage::start_known, some_record(), some_record(), digest_of(9));
   CHECK(answer.kind == TaskMessageKind::failed);
   CHECK(says(answer, "mount a layer"));
 }
@@ -244,12 +269,14 @@ TEST_CASE("layers that the kernel does not take, as if it were built without the
 TEST_CASE("a mounted layer is not evicted, and one that is not is") {
   add_image(1);
   Step user;
-  REQUIRE(user.start(TaskMessage::start_known, some_record(), some_record(), digest_of(9)).kind == TaskMessageKind::ready);
+  REQUIRE(user.start(TaskMessage::start_known, some_record(), some_record(), digest_of(9)).kind ==
+          TaskMessageKind::ready);
   const UniqueFd wish = std::move(sealed_memory_file("request", "E")).value();
   {
     Step step;
     const auto answer = step.start(0, wish, some_record());
-    CHECK(said(answer) == "1:18 evict layer " + digest_of(1).str() + ": it is in use| (hint: of import)");
+    CHECK(said(answer) ==
+          "1:18 evict layer " + digest_of(1).str() + ": it is in use| (hint: of import)");
     CHECK(answer.failure.error().kind() == ErrorKind::no_space);
     CHECK(answer.failure.error().sys_errno() == EDQUOT);
   }
@@ -268,8 +295,9 @@ TEST_CASE("layers are published when the verifier accepts them, several at the s
   Step step;
   const auto answer = step.start(0, wishes, some_record());  // the verifiers wait for each other
   const std::string verify = ": not a layer written by the converter";
-  CHECK(said(answer) == "103:17|98:18 verify layer " + digest_of('b').str() + verify + "|99:18 verify layer " +
-                            digest_of('c').str() + ": the verifier failed (hint: see --mem)| (hint: of import)");
+  CHECK(said(answer) == "103:17|98:18 verify layer " + digest_of('b').str() + verify +
+                            "|99:18 verify layer " + digest_of('c').str() +
+                            ": the verifier failed (hint: see --mem)| (hint: of import)");
   CHECK(fs::exists(SPC_STORE_DIR "/layers/sha256/" + digest_of('g').hex() + ".sqsh"));
   CHECK_FALSE(fs::exists(SPC_STORE_DIR "/layers/sha256/" + digest_of('b').hex() + ".sqsh"));
   CHECK_FALSE(fs::exists(SPC_STORE_DIR "/layers/sha256/" + digest_of('c').hex() + ".sqsh"));
@@ -283,7 +311,8 @@ TEST_CASE("a verdict that is lost is none") {
     ::signal(SIGCHLD, SIG_IGN);  // then the kernel keeps no status
   });
   CHECK(said(step.start(0, wishes, some_record())) ==
-        "103:18 verify layer " + digest_of('g').str() + ": the verifier failed (hint: see --mem)| (hint: of import)");
+        "103:18 verify layer " + digest_of('g').str() +
+            ": the verifier failed (hint: see --mem)| (hint: of import)");
   CHECK_FALSE(fs::exists(SPC_STORE_DIR "/layers/sha256/" + digest_of('g').hex() + ".sqsh"));
 }
 
@@ -305,14 +334,16 @@ TEST_CASE("without the verifier nothing is published") {
 TEST_CASE("tmpfs pages of a killed step stay with the keeper") {
   add_image(1);
   Step step;
-  REQUIRE(step.start(TaskMessage::start_known, some_record(), some_record(), digest_of(9)).kind == TaskMessageKind::ready);
+  REQUIRE(step.start(TaskMessage::start_known, some_record(), some_record(), digest_of(9)).kind ==
+          TaskMessageKind::ready);
   CHECK(step.inside([] {
     std::ofstream("/big") << std::string(std::size_t{8} << 20, 'x');
     return fs::file_size("/big") == std::size_t{8} << 20;
   }));
   step.kill_agent();
   step.leave();
-  CHECK(becomes_true([] { return our_loop_devices().empty(); }));  // the container's mount namespace is gone
+  CHECK(becomes_true(
+      [] { return our_loop_devices().empty(); }));  // the container's mount namespace is gone
   CHECK(step.used_bytes_of_kept_tmpfs() >= std::size_t{8} << 20);
 }
 

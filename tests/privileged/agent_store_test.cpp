@@ -12,10 +12,10 @@
 #include "agent/node/image_store.hpp"
 #include "agent/node/setup.hpp"
 #include "base/file.hpp"
-#include "unit/test.hpp"
 #include "files.hpp"
 #include "protocol/image_record.hpp"
 #include "protocol/store_layout.hpp"
+#include "unit/test.hpp"
 
 using namespace spc;
 using namespace spc::agent;
@@ -30,7 +30,9 @@ ImageStore fresh_store() {
   return std::move(ImageStore::open(SPC_STORE_DIR)).value();
 }
 
-std::string layer_path(const Digest& digest) { return SPC_STORE_DIR "/layers/sha256/" + digest.hex() + ".sqsh"; }
+std::string layer_path(const Digest& digest) {
+  return SPC_STORE_DIR "/layers/sha256/" + digest.hex() + ".sqsh";
+}
 
 void add_layer(const ImageStore& store, const Digest& digest) {
   auto file = std::move(store.new_object()).value();
@@ -40,7 +42,8 @@ void add_layer(const ImageStore& store, const Digest& digest) {
   REQUIRE(store.publish(frozen->get(), store_layout::layer_path(digest)));
 }
 
-void add_record(const Digest& image, std::initializer_list<Digest> layers, std::int64_t public_until) {
+void add_record(const Digest& image, std::initializer_list<Digest> layers,
+                std::int64_t public_until) {
   ImageRecordHeader header;
   std::memcpy(header.magic, ImageRecordHeader::kMagic, sizeof header.magic);
   header.layer_count = static_cast<std::uint32_t>(layers.size());
@@ -48,7 +51,8 @@ void add_record(const Digest& image, std::initializer_list<Digest> layers, std::
   fs::remove(path);
   std::ofstream file(path, std::ios::binary);
   file.write(reinterpret_cast<const char*>(&header), sizeof header);
-  for (const Digest& layer : layers) file.write(reinterpret_cast<const char*>(layer.bytes.data()), sizeof layer);
+  for (const Digest& layer : layers)
+    file.write(reinterpret_cast<const char*>(layer.bytes.data()), sizeof layer);
   file.close();
   REQUIRE(::chmod(path.c_str(), 0444) == 0);
   const std::string side = SPC_STORE_DIR "/images/" + image.hex();
@@ -57,7 +61,9 @@ void add_record(const Digest& image, std::initializer_list<Digest> layers, std::
   REQUIRE(::utimensat(AT_FDCWD, side.c_str(), times, 0) == 0);
 }
 
-ErrorKind kind_of(const Result<ImageFiles>& image) { return image ? ErrorKind::internal : image.error().kind(); }
+ErrorKind kind_of(const Result<ImageFiles>& image) {
+  return image ? ErrorKind::internal : image.error().kind();
+}
 
 }  // namespace
 
@@ -111,7 +117,8 @@ TEST_CASE("everybody may open a public image, with its layers in order") {
 TEST_CASE("a private image, or one whose proof has run out, is for whom import admits") {
   const auto store = fresh_store();
   add_layer(store, digest_of(1));
-  for (const std::int64_t until : {std::int64_t{0}, static_cast<std::int64_t>(::time(nullptr)) - 1}) {
+  for (const std::int64_t until :
+       {std::int64_t{0}, static_cast<std::int64_t>(::time(nullptr)) - 1}) {
     add_record(digest_of(9), {digest_of(1)}, until);
     CHECK(kind_of(store.open_image(digest_of(9), Audience::everyone)) == ErrorKind::refused);
     CHECK(store.open_image(digest_of(9), Audience::whoever_import_admitted));
@@ -127,7 +134,8 @@ TEST_CASE("an image whose record or layer is missing or damaged is not there") {
   CHECK(kind_of(store.open_image(digest_of(9), Audience::everyone)) == ErrorKind::not_found);
   std::ofstream(SPC_STORE_DIR "/records/" + digest_of(8).hex()) << "something else";
   REQUIRE(::chmod((SPC_STORE_DIR "/records/" + digest_of(8).hex()).c_str(), 0444) == 0);
-  CHECK(kind_of(store.open_image(digest_of(8), Audience::whoever_import_admitted)) == ErrorKind::not_found);
+  CHECK(kind_of(store.open_image(digest_of(8), Audience::whoever_import_admitted)) ==
+        ErrorKind::not_found);
 }
 
 TEST_CASE("a layer that is not root's own read-only file is never mounted") {
@@ -190,7 +198,9 @@ TEST_CASE("using an image makes its record young") {
 TEST_CASE("a record is root's own read-only file, or no image") {
   const auto store = fresh_store();
   const std::string record = SPC_STORE_DIR "/records/" + digest_of(9).hex();
-  const auto opened = [&] { return kind_of(store.open_image(digest_of(9), Audience::whoever_import_admitted)); };
+  const auto opened = [&] {
+    return kind_of(store.open_image(digest_of(9), Audience::whoever_import_admitted));
+  };
   add_record(digest_of(9), {}, 0);
   CHECK(store.open_image(digest_of(9), Audience::whoever_import_admitted));
   REQUIRE(::chmod(record.c_str(), 0644) == 0);
@@ -229,7 +239,8 @@ TEST_CASE("while import replaces a file there is always one, whole, whoever else
   constexpr int kTimes = 2000;
   const auto put = [&](const std::string& text) {
     UniqueFd file = std::move(store.new_object()).value();
-    return write_all(file.get(), text) && store.put("names/x", std::move(store.freeze(std::move(file))).value().get());
+    return write_all(file.get(), text) &&
+           store.put("names/x", std::move(store.freeze(std::move(file))).value().get());
   };
   REQUIRE(put("0"));
   std::vector<pid_t> writers;
@@ -266,7 +277,8 @@ TEST_CASE("while import replaces a file there is always one, whole, whoever else
   CHECK(std::distance(fs::directory_iterator(SPC_STORE_DIR "/names"), {}) == 1);
 }
 
-TEST_CASE("what an agent that was killed has left beside a file does not stay, and is no obstacle") {
+TEST_CASE(
+    "what an agent that was killed has left beside a file does not stay, and is no obstacle") {
   const auto store = fresh_store();
   const auto put = [&](const char* text) {
     UniqueFd file = std::move(store.new_object()).value();
@@ -288,7 +300,8 @@ TEST_CASE("what an agent that was killed has left beside a file does not stay, a
 
 TEST_CASE("a store of an earlier version is completed when it is opened") {
   fresh_store();
-  for (const char* part : {"records", "names", "grants"}) fs::remove(fs::path(SPC_STORE_DIR) / part);
+  for (const char* part : {"records", "names", "grants"})
+    fs::remove(fs::path(SPC_STORE_DIR) / part);
   const auto store = ImageStore::open(SPC_STORE_DIR);
   REQUIRE(store);
   CHECK(store->service_uid() == 12345);

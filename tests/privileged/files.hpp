@@ -29,7 +29,9 @@ inline void write(const std::filesystem::path& file, const std::string& text) {
   std::ofstream(file, std::ios::binary) << text;
 }
 
-inline std::string proc_file(pid_t pid, const char* name) { return contents("/proc/" + std::to_string(pid) + "/" + name); }
+inline std::string proc_file(pid_t pid, const char* name) {
+  return contents("/proc/" + std::to_string(pid) + "/" + name);
+}
 
 inline std::string status_line(pid_t pid, const std::string& key) {
   std::istringstream text(proc_file(pid, "status"));

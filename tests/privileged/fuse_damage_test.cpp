@@ -8,9 +8,9 @@
 #include <fstream>
 #include <random>
 
-#include "unit/test.hpp"
 #include "files.hpp"
 #include "fuse_server.hpp"
+#include "unit/test.hpp"
 
 using namespace spc;
 namespace fs = std::filesystem;
@@ -31,14 +31,17 @@ struct Scene : ImageScene {
   }
 };
 
-/// Looks at everything in reach and says how many times there was an error; another one than EIO fails the test.
+/// Looks at everything in reach and says how many times there was an error; another one than EIO
+/// fails the test.
 int walk(const fs::path& directory, int depth = 0) {
   int errors = 0;
   const auto failed = [&] {
     INFO(directory);
     const int err = errno;
-    // ELOOP and ESTALE: what the kernel makes of directories that contain themselves and of nodes that change their type.
-    CHECK((err == EIO || err == ENOENT || err == ELOOP || err == ESTALE || err == ENAMETOOLONG || err == ENOMEM));
+    // ELOOP and ESTALE: what the kernel makes of directories that contain themselves and of nodes
+    // that change their type.
+    CHECK((err == EIO || err == ENOENT || err == ELOOP || err == ESTALE || err == ENAMETOOLONG ||
+           err == ENOMEM));
     ++errors;
   };
   std::error_code error;
@@ -86,16 +89,23 @@ TEST_CASE("fuse says what is wrong with a file that it cannot serve") {
     return refusal(scene.image);
   };
   CHECK(with(0, "xxxx") == "it is not a squashfs");
-  CHECK(with(28, std::string("\3\0\1\0", 4)).starts_with("it is a squashfs of version 3.1, only version 4.0 is supported"));
+  CHECK(with(28, std::string("\3\0\1\0", 4))
+            .starts_with("it is a squashfs of version 3.1, only version 4.0 is supported"));
   CHECK(with(0, "sqsh").starts_with("it is a squashfs of version 3 or older"));
-  CHECK(with(20, std::string("\2\0", 2)).starts_with("the squashfs is compressed with lzma, which this build does not support"));
-  CHECK(with(20, std::string("\11\0", 2)) == "the squashfs is compressed in an unknown way (number 9)");
+  CHECK(
+      with(20, std::string("\2\0", 2))
+          .starts_with("the squashfs is compressed with lzma, which this build does not support"));
+  CHECK(with(20, std::string("\11\0", 2)) ==
+        "the squashfs is compressed in an unknown way (number 9)");
   CHECK(with(12, std::string("\0\0\0\1", 4)) == "the squashfs is corrupt: block size 16777216");
   CHECK(with(72, std::string("\xff\xff\xff\xff", 4)) ==
         "the squashfs is corrupt: inode or directory table out of bounds");
-  CHECK(with(48, std::string("\xff\xff\xff\xff", 4)) == "the squashfs is corrupt: ID table out of bounds");
-  CHECK(with(56, std::string("\x00\xff\xff\xff\x00\x00\x00\x00", 8)).ends_with("extended attribute table out of bounds"));
-  CHECK(with(32, std::string("\x00\x00\xff\xff", 4)) == "the squashfs is corrupt: root directory out of bounds");
+  CHECK(with(48, std::string("\xff\xff\xff\xff", 4)) ==
+        "the squashfs is corrupt: ID table out of bounds");
+  CHECK(with(56, std::string("\x00\xff\xff\xff\x00\x00\x00\x00", 8))
+            .ends_with("extended attribute table out of bounds"));
+  CHECK(with(32, std::string("\x00\x00\xff\xff", 4)) ==
+        "the squashfs is corrupt: root directory out of bounds");
   write(scene.image, good.substr(0, 4096));
   CHECK(refusal(scene.image).starts_with("the squashfs is truncated: 4096 of "));
   write(scene.image, good.substr(0, 50));
@@ -108,8 +118,8 @@ TEST_CASE("fuse says what is wrong with a file that it cannot serve") {
 TEST_CASE("no damage to an image ends the server") {
   Scene scene;
   // Without compression of the tables, damage reaches what they say instead of the decompressor.
-  for (const char* options :
-       {"-noI -noD -noF -noX -noId -b 4K", "-comp gzip", "-comp lzo", "-comp lz4", "-comp xz", "-comp zstd"}) {
+  for (const char* options : {"-noI -noD -noF -noX -noId -b 4K", "-comp gzip", "-comp lzo",
+                              "-comp lz4", "-comp xz", "-comp zstd"}) {
     make_squashfs(scene.tree, scene.image, options);
     const std::string good = contents(scene.image);
     std::mt19937 random(std::hash<std::string>()(options));
@@ -120,7 +130,9 @@ TEST_CASE("no damage to an image ends the server") {
       // Most of the damage in the second half: the tables are at the end.
       const int changes = 1 + round % 20;
       for (int i = 0; i < changes; ++i) {
-        const std::size_t from = random() % 4 == 0 ? std::size_t{96} : bad.size() - std::min<std::size_t>(bad.size() / 2, 6000);
+        const std::size_t from = random() % 4 == 0
+                                     ? std::size_t{96}
+                                     : bad.size() - std::min<std::size_t>(bad.size() / 2, 6000);
         bad[from + random() % (bad.size() - from)] = static_cast<char>(random());
       }
       write(scene.image, bad);

@@ -5,11 +5,11 @@
 #include <cerrno>
 #include <iterator>
 
-#include "unit/image/samples/erofs_image.hpp"
-#include "unit/test.hpp"
 #include "files.hpp"
 #include "fuse_server.hpp"
 #include "scene.hpp"
+#include "unit/image/samples/erofs_image.hpp"
+#include "unit/test.hpp"
 
 using namespace spc;
 namespace fs = std::filesystem;
@@ -41,10 +41,13 @@ TEST_CASE("fuse shows what is in an EROFS layer") {
   auto server = FuseServer::start(scene.image).value();
   compare_mounted(server.root(), tree.at(""));
   std::array<char, 100> value{};
-  CHECK(::lgetxattr((server.root() / "note").c_str(), "user.note", value.data(), value.size()) == 5);
+  CHECK(::lgetxattr((server.root() / "note").c_str(), "user.note", value.data(), value.size()) ==
+        5);
   CHECK(std::string(value.data()) == "value");
-  CHECK(::lgetxattr((server.root() / "hide").c_str(), "trusted.overlay.opaque", value.data(), value.size()) == 1);
-  CHECK(::lgetxattr((server.root() / "plain").c_str(), "user.note", value.data(), value.size()) == -1);
+  CHECK(::lgetxattr((server.root() / "hide").c_str(), "trusted.overlay.opaque", value.data(),
+                    value.size()) == 1);
+  CHECK(::lgetxattr((server.root() / "plain").c_str(), "user.note", value.data(), value.size()) ==
+        -1);
   CHECK(errno == ENODATA);
   CHECK(server.end() == 0);
 }

@@ -1,4 +1,5 @@
-// Two servers of one mount, as two steps in one container have them: either may end, and nobody who reads sees it.
+// Two servers of one mount, as two steps in one container have them: either may end, and nobody who
+// reads sees it.
 #include <fcntl.h>
 #include <signal.h>
 #include <unistd.h>
@@ -10,9 +11,9 @@
 #include <thread>
 #include <vector>
 
-#include "unit/test.hpp"
 #include "files.hpp"
 #include "fuse_server.hpp"
+#include "unit/test.hpp"
 
 using namespace spc;
 namespace fs = std::filesystem;
@@ -21,13 +22,16 @@ namespace {
 
 constexpr std::size_t kFiles = 40, kSize = 200'000;
 
-std::string content_of(std::size_t file) { return std::string(kSize, static_cast<char>('A' + file % 26)); }
+std::string content_of(std::size_t file) {
+  return std::string(kSize, static_cast<char>('A' + file % 26));
+}
 
 /// Reads files of a mount, which the kernel has to ask for again each time, until it is stopped.
 class Readers {
  public:
   explicit Readers(const fs::path& root) {
-    for (std::size_t first = 0; first < 4; ++first) threads_.emplace_back([this, root, first] { read(root, first * 10); });
+    for (std::size_t first = 0; first < 4; ++first)
+      threads_.emplace_back([this, root, first] { read(root, first * 10); });
   }
   ~Readers() { stop(); }
   Readers(const Readers&) = delete;
@@ -52,9 +56,11 @@ class Readers {
       const UniqueFd opened(::open((root / std::to_string(file)).c_str(), O_RDONLY | O_CLOEXEC));
       const ssize_t size = opened ? ::read(opened.get(), got.data(), got.size()) : -1;
       const int error = errno;
-      const bool is_right = size == static_cast<ssize_t>(kSize) && got.compare(0, kSize, content_of(file)) == 0;
+      const bool is_right =
+          size == static_cast<ssize_t>(kSize) && got.compare(0, kSize, content_of(file)) == 0;
       if (!is_right && ++wrong_ == 1) {
-        const std::string how = (opened ? "" : "not open, ") + std::to_string(file) + ": " + std::to_string(size) + " bytes, errno " + std::to_string(error);
+        const std::string how = (opened ? "" : "not open, ") + std::to_string(file) + ": " +
+                                std::to_string(size) + " bytes, errno " + std::to_string(error);
         how.copy(how_, sizeof how_ - 1);
       }
       ::posix_fadvise(opened.get(), 0, 0, POSIX_FADV_DONTNEED);
@@ -69,7 +75,8 @@ class Readers {
 };
 
 void make_image(const ImageScene& scene) {
-  for (std::size_t file = 0; file < kFiles; ++file) write(scene.tree / std::to_string(file), content_of(file));
+  for (std::size_t file = 0; file < kFiles; ++file)
+    write(scene.tree / std::to_string(file), content_of(file));
   make_squashfs(scene.tree, scene.image);
 }
 
@@ -123,7 +130,9 @@ TEST_CASE("a server that joins needs not be there when the first one finishes") 
   CHECK(contents(first.root() / "9") == content_of(9));
 }
 
-TEST_CASE("when one of two servers of a file system is killed the other goes on, and without any there are errors") {
+TEST_CASE(
+    "when one of two servers of a file system is killed the other goes on, and without any there "
+    "are errors") {
   const ImageScene scene;
   make_image(scene);
   auto first = FuseServer::start(scene.image).value();

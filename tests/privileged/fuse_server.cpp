@@ -23,14 +23,16 @@ namespace {
 
 constexpr int kFree = 100;  // above the descriptors of the protocol
 
-[[noreturn]] void run_server(int device, int image, int status, const std::string& offset, unsigned uid) {
+[[noreturn]] void run_server(int device, int image, int status, const std::string& offset,
+                             unsigned uid) {
   static char* const kNoEnvironment[] = {nullptr};
   const std::string path = own_program("fuse");
   std::string program = "fuse";
   std::string argument = offset;
   char* const arguments[] = {program.data(), argument.data(), nullptr};
-  if (::dup2(device, kFuseDevice) >= 0 && ::dup2(image, kFuseImage) >= 0 && ::dup2(status, kFuseStatus) >= 0 &&
-      ::setresgid(uid, uid, uid) == 0 && ::setresuid(uid, uid, uid) == 0) {
+  if (::dup2(device, kFuseDevice) >= 0 && ::dup2(image, kFuseImage) >= 0 &&
+      ::dup2(status, kFuseStatus) >= 0 && ::setresgid(uid, uid, uid) == 0 &&
+      ::setresuid(uid, uid, uid) == 0) {
     ::execve(path.c_str(), arguments, kNoEnvironment);
   }
   ::_exit(127);
@@ -45,13 +47,14 @@ Result<UniqueFd> mount_fuse(int device, unsigned uid) {
     return ::syscall(SYS_fsconfig, context.get(), FSCONFIG_SET_FLAG, key, nullptr, 0) == 0;
   };
   if (!set("source", "image") || !set("fd", std::to_string(device)) || !set("rootmode", "40000") ||
-      !set("user_id", std::to_string(uid)) || !set("group_id", std::to_string(uid)) || !flag("allow_other") ||
-      !flag("default_permissions") || !flag("ro") ||
+      !set("user_id", std::to_string(uid)) || !set("group_id", std::to_string(uid)) ||
+      !flag("allow_other") || !flag("default_permissions") || !flag("ro") ||
       ::syscall(SYS_fsconfig, context.get(), FSCONFIG_CMD_CREATE, nullptr, nullptr, 0) != 0) {
     return Error::from_errno(errno, "mount fuse");
   }
-  UniqueFd mount(static_cast<int>(
-      ::syscall(SYS_fsmount, context.get(), FSMOUNT_CLOEXEC, MOUNT_ATTR_NODEV | MOUNT_ATTR_NOSUID | MOUNT_ATTR_RDONLY)));
+  UniqueFd mount(
+      static_cast<int>(::syscall(SYS_fsmount, context.get(), FSMOUNT_CLOEXEC,
+                                 MOUNT_ATTR_NODEV | MOUNT_ATTR_NOSUID | MOUNT_ATTR_RDONLY)));
   if (!mount) return Error::from_errno(errno, "fsmount fuse");
   return mount;
 }
@@ -64,7 +67,9 @@ std::string new_directory() {
 
 }  // namespace
 
-ImageScene::ImageScene() : at(new_directory()), tree(at / "tree"), image(at / "image.sqsh") { fs::create_directory(tree); }
+ImageScene::ImageScene() : at(new_directory()), tree(at / "tree"), image(at / "image.sqsh") {
+  fs::create_directory(tree);
+}
 
 ImageScene::~ImageScene() { fs::remove_all(at); }
 
@@ -86,7 +91,8 @@ Result<void> FuseServer::launch(int image, std::uint64_t offset, unsigned uid) {
   return status.error.is_set() ? Result<void>(status.error.error()) : Result<void>();
 }
 
-Result<FuseServer> FuseServer::start(const fs::path& image, std::uint64_t offset, unsigned uid, Mount how) {
+Result<FuseServer> FuseServer::start(const fs::path& image, std::uint64_t offset, unsigned uid,
+                                     Mount how) {
   const UniqueFd file(::open(image.c_str(), O_RDONLY | O_CLOEXEC));
   FuseServer server;
   SPC_TRY(server.launch(file.get(), offset, uid));
@@ -94,7 +100,8 @@ Result<FuseServer> FuseServer::start(const fs::path& image, std::uint64_t offset
     server.orders_.reset();
     return server;
   }
-  const UniqueFd mount = how == Mount::claimed ? UniqueFd() : SPC_TRY(mount_fuse(server.device_.get(), uid));
+  const UniqueFd mount =
+      how == Mount::claimed ? UniqueFd() : SPC_TRY(mount_fuse(server.device_.get(), uid));
   server.device_.reset();
   if (how == Mount::held) server.hold();
   SPC_TRY(send_struct(server.orders_.get(), FuseOrder::begin));
@@ -102,7 +109,8 @@ Result<FuseServer> FuseServer::start(const fs::path& image, std::uint64_t offset
 
   const std::string name = new_directory();
   server.root_ = name;
-  if (::syscall(SYS_move_mount, mount.get(), "", AT_FDCWD, name.c_str(), MOVE_MOUNT_F_EMPTY_PATH) != 0) {
+  if (::syscall(SYS_move_mount, mount.get(), "", AT_FDCWD, name.c_str(), MOVE_MOUNT_F_EMPTY_PATH) !=
+      0) {
     return Error::from_errno(errno, "attach the mount");
   }
   return server;
@@ -110,10 +118,12 @@ Result<FuseServer> FuseServer::start(const fs::path& image, std::uint64_t offset
 
 /// Its first thread takes orders, the others answer requests.
 void FuseServer::hold() {
-  for (const auto& thread : fs::directory_iterator(fs::path("/proc") / std::to_string(pid_) / "task")) {
+  for (const auto& thread :
+       fs::directory_iterator(fs::path("/proc") / std::to_string(pid_) / "task")) {
     const pid_t number = std::stoi(thread.path().filename());
     if (number == pid_) continue;
-    if (::ptrace(PTRACE_SEIZE, number, nullptr, nullptr) != 0) throw std::runtime_error("trace a thread");
+    if (::ptrace(PTRACE_SEIZE, number, nullptr, nullptr) != 0)
+      throw std::runtime_error("trace a thread");
     held_.push_back(number);
     ::ptrace(PTRACE_INTERRUPT, number, nullptr, nullptr);
     ::waitpid(number, nullptr, __WALL);
@@ -121,7 +131,8 @@ void FuseServer::hold() {
 }
 
 void FuseServer::let_go() {
-  for (const pid_t thread : std::exchange(held_, {})) ::ptrace(PTRACE_DETACH, thread, nullptr, nullptr);
+  for (const pid_t thread : std::exchange(held_, {}))
+    ::ptrace(PTRACE_DETACH, thread, nullptr, nullptr);
 }
 
 Result<FuseServer> FuseServer::join(unsigned uid) const {
@@ -170,8 +181,8 @@ FuseServer::~FuseServer() {
 
 void make_squashfs(const fs::path& tree, const fs::path& image, const std::string& options) {
   fs::remove(image);
-  const std::string command =
-      "mksquashfs '" + tree.string() + "' '" + image.string() + "' -quiet -no-progress -noappend " + options + " >/dev/null 2>&1";
+  const std::string command = "mksquashfs '" + tree.string() + "' '" + image.string() +
+                              "' -quiet -no-progress -noappend " + options + " >/dev/null 2>&1";
   if (std::system(command.c_str()) != 0) throw std::runtime_error("failed: " + command);
 }
 

@@ -12,17 +12,22 @@
 
 namespace spc {
 
-/// The agent's part for the program `fuse`: starts it as a user for one image and mounts what it serves on a directory of
-/// its own. When this ends, the mount ends and the server must follow. One that joins another has no directory of its own.
+/// The agent's part for the program `fuse`: starts it as a user for one image and mounts what it
+/// serves on a directory of its own. When this ends, the mount ends and the server must follow. One
+/// that joins another has no directory of its own.
 class FuseServer {
  public:
-  /// claimed: the server is told so, and its device says otherwise; held: it takes orders, and no requests before let_go()
+  /// claimed: the server is told so, and its device says otherwise; held: it takes orders, and no
+  /// requests before let_go()
   enum class Mount { yes, no, claimed, held };
   /// What the server said against the image is the Error.
-  static Result<FuseServer> start(const std::filesystem::path& image, std::uint64_t offset = 0, unsigned uid = 4242,
-                                  Mount how = Mount::yes);
+  static Result<FuseServer> start(const std::filesystem::path& image, std::uint64_t offset = 0,
+                                  unsigned uid = 4242, Mount how = Mount::yes);
   FuseServer(FuseServer&& other) noexcept
-      : root_(std::exchange(other.root_, {})), orders_(std::move(other.orders_)), pid_(std::exchange(other.pid_, -1)), held_(std::move(other.held_)) {}
+      : root_(std::exchange(other.root_, {})),
+        orders_(std::move(other.orders_)),
+        pid_(std::exchange(other.pid_, -1)),
+        held_(std::move(other.held_)) {}
   ~FuseServer();
 
   [[nodiscard]] const std::filesystem::path& root() const { return root_; }

@@ -17,10 +17,10 @@
 #include <sstream>
 #include <thread>
 
-#include "unit/test.hpp"
 #include "files.hpp"
-#include "scene.hpp"
 #include "fuse_server.hpp"
+#include "scene.hpp"
+#include "unit/test.hpp"
 
 using namespace spc;
 namespace fs = std::filesystem;
@@ -51,7 +51,8 @@ std::map<std::string, std::string> described(const fs::path& root) {
   return all;
 }
 
-std::string first_difference(const std::map<std::string, std::string>& seen, const std::map<std::string, std::string>& expected) {
+std::string first_difference(const std::map<std::string, std::string>& seen,
+                             const std::map<std::string, std::string>& expected) {
   for (const auto& [name, text] : expected) {
     const auto found = seen.find(name);
     if (found == seen.end()) return name + " is missing";
@@ -65,7 +66,8 @@ void fill(const fs::path& tree) {
   for (const std::size_t size : {0, 1, 4095, 4096, 4097, 131071, 131072, 131073, 300000, 1048576}) {
     write(tree / "sizes" / std::to_string(size), text_of(size, static_cast<unsigned>(size)));
   }
-  for (int i = 0; i < 700; ++i) write(tree / "many" / ("a file with number " + std::to_string(i * 7919)), std::to_string(i));
+  for (int i = 0; i < 700; ++i)
+    write(tree / "many" / ("a file with number " + std::to_string(i * 7919)), std::to_string(i));
   write(tree / "deep/er/and/deeper/file", "deep");
   write(tree / std::string(255, 'n'), "a long name");
   fs::create_symlink("deep/er", tree / "link");
@@ -86,8 +88,9 @@ TEST_CASE("fuse shows what is in an image, whatever it is compressed with") {
   const ImageScene scene;
   fill(scene.tree);
   const auto expected = described(scene.tree);
-  for (const char* options : {"-comp gzip", "-comp lzo", "-comp lz4", "-comp xz -b 1M", "-comp zstd -b 4K", "-noI -noD -noF -noX",
-                              "-comp zstd -no-fragments", "-comp gzip -always-use-fragments -b 1M"}) {
+  for (const char* options : {"-comp gzip", "-comp lzo", "-comp lz4", "-comp xz -b 1M",
+                              "-comp zstd -b 4K", "-noI -noD -noF -noX", "-comp zstd -no-fragments",
+                              "-comp gzip -always-use-fragments -b 1M"}) {
     INFO(options);
     make_squashfs(scene.tree, scene.image, options);
     auto server = FuseServer::start(scene.image).value();
@@ -135,7 +138,8 @@ TEST_CASE("fuse serves with as many threads as its user may have, and says so if
   REQUIRE(::setrlimit(RLIMIT_NPROC, &limit) == 0);
   const auto refused = FuseServer::start(scene.image, 0, kNobodyElse);
   REQUIRE(!refused);
-  CHECK(refused.error().message() == "serve a file system: start a thread: resource temporarily unavailable");
+  CHECK(refused.error().message() ==
+        "serve a file system: start a thread: resource temporarily unavailable");
 }
 
 TEST_CASE("fuse shows whiteouts and no other device") {
@@ -178,7 +182,8 @@ TEST_CASE("fuse shows attributes of users and overlayfs's opaque mark, no others
   if (has_user) CHECK(get("file", "user.note") == "hello");
   char names[256] = {};
   const ssize_t size = ::listxattr((server.root() / "opaque").c_str(), names, sizeof names);
-  CHECK(std::string(names, static_cast<std::size_t>(std::max<ssize_t>(size, 0))) == std::string("trusted.overlay.opaque") + '\0');
+  CHECK(std::string(names, static_cast<std::size_t>(std::max<ssize_t>(size, 0))) ==
+        std::string("trusted.overlay.opaque") + '\0');
 }
 
 TEST_CASE("fuse serves a squashfs that lies somewhere in a file") {
@@ -237,7 +242,8 @@ TEST_CASE("many readers of fuse at once get the right bytes") {
       std::vector<std::string> names;
       for (const auto& [name, hash] : hashes) names.push_back(name);
       std::shuffle(names.begin(), names.end(), std::mt19937(reader));
-      for (const auto& name : names) right += std::hash<std::string>()(contents(server.root() / name)) == hashes[name];
+      for (const auto& name : names)
+        right += std::hash<std::string>()(contents(server.root() / name)) == hashes[name];
     });
   }
   readers.clear();
@@ -257,7 +263,8 @@ TEST_CASE("the process that serves a user's file is shut in") {
   const std::string own = "/proc/" + std::to_string(server.pid());
   CHECK(contents(own + "/environ").empty());
   std::vector<std::string> descriptors;
-  for (const auto& entry : fs::directory_iterator(own + "/fd")) descriptors.push_back(entry.path().filename());
+  for (const auto& entry : fs::directory_iterator(own + "/fd"))
+    descriptors.push_back(entry.path().filename());
   for (const char* extra : {"6", "7", "8", "100", "101"}) {
     CHECK(std::count(descriptors.begin(), descriptors.end(), extra) == 0);
   }
@@ -278,7 +285,9 @@ TEST_CASE("killing the server gives errors to its readers and hangs nobody") {
   auto server = FuseServer::start(scene.image).value();
   ::kill(server.pid(), SIGKILL);
   struct stat status {};
-  CHECK(becomes_true([&] { return ::stat((server.root() / "file").c_str(), &status) == -1 && errno == ENOTCONN; }));
+  CHECK(becomes_true([&] {
+    return ::stat((server.root() / "file").c_str(), &status) == -1 && errno == ENOTCONN;
+  }));
   CHECK(server.end() == SIGKILL);
 }
 
@@ -289,7 +298,8 @@ TEST_CASE("fuse ends by itself when its device fails") {
   auto server = FuseServer::start(scene.image, 0, 4242, FuseServer::Mount::claimed).value();
   const auto status = server.end();
   REQUIRE(status);
-  CHECK(WIFEXITED(*status));  // libfuse tells the error, which the sandbox must not take for an attack
+  CHECK(WIFEXITED(
+      *status));  // libfuse tells the error, which the sandbox must not take for an attack
 }
 
 TEST_CASE("fuse ends when nobody mounts it") {

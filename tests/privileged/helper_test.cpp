@@ -10,9 +10,9 @@
 
 #include "agent/node/privilege.hpp"
 #include "base/socket.hpp"
-#include "unit/test.hpp"
 #include "files.hpp"
 #include "scene.hpp"
+#include "unit/test.hpp"
 
 using namespace spc;
 using namespace spc::agent;
@@ -20,10 +20,12 @@ namespace fs = std::filesystem;
 
 namespace {
 
-/// Waits until the process sleeps: it has executed its program by then, and its loader has closed the libraries.
+/// Waits until the process sleeps: it has executed its program by then, and its loader has closed
+/// the libraries.
 void await_sleep(pid_t pid) {
   const auto sleeps = [&] {
-    return proc_file(pid, "comm") == "sleep\n" && proc_file(pid, "syscall").starts_with(std::to_string(SYS_clock_nanosleep) + " ");
+    return proc_file(pid, "comm") == "sleep\n" &&
+           proc_file(pid, "syscall").starts_with(std::to_string(SYS_clock_nanosleep) + " ");
   };
   CHECK(becomes_true(sleeps));
 }
@@ -35,11 +37,14 @@ void end(pid_t pid) {
 
 }  // namespace
 
-TEST_CASE("a helper has its user, no groups, no capability, no environment and only the descriptors it was given") {
+TEST_CASE(
+    "a helper has its user, no groups, no capability, no environment and only the descriptors it "
+    "was given") {
   auto [ours, theirs] = std::move(socket_pair()).value();
   const UniqueFd unrelated(::open("/dev/zero", O_RDONLY));  // not close-on-exec
-  const pid_t pid =
-      start_helper("sleep", "1000", 12345, 12346, {theirs.get(), theirs.get(), theirs.get(), theirs.get()}).value();
+  const pid_t pid = start_helper("sleep", "1000", 12345, 12346,
+                                 {theirs.get(), theirs.get(), theirs.get(), theirs.get()})
+                        .value();
   await_sleep(pid);
   CHECK(status_line(pid, "Uid") == "12345\t12345\t12345\t12345");
   CHECK(status_line(pid, "Gid") == "12346\t12346\t12346\t12346");
@@ -85,8 +90,7 @@ TEST_CASE("a helper dies with the process that started it") {
 TEST_CASE("there is no helper without a service user") {
   const auto started = start_helper("sleep", "1", 0, 0, {});
   REQUIRE_FALSE(started);
-  CHECK(started.error().message() ==
-        "no service user for images");
+  CHECK(started.error().message() == "no service user for images");
 }
 
 TEST_CASE("the agent keeps the capabilities that it needs and can get no other") {
@@ -96,7 +100,8 @@ TEST_CASE("the agent keeps the capabilities that it needs and can get no other")
     cap_t set = ::cap_get_proc();
     const std::string text = ::cap_to_text(set, nullptr);
     const std::string wanted =
-        "cap_chown,cap_dac_override,cap_fowner,cap_fsetid,cap_kill,cap_setgid,cap_setuid,cap_sys_chroot,cap_sys_admin,"
+        "cap_chown,cap_dac_override,cap_fowner,cap_fsetid,cap_kill,cap_setgid,cap_setuid,cap_sys_"
+        "chroot,cap_sys_admin,"
         "cap_setfcap=ep";
     if (text != wanted) ::_exit(11);
     if (::cap_get_bound(CAP_NET_ADMIN) != 0 || ::cap_get_bound(CAP_SYS_MODULE) != 0) ::_exit(12);

@@ -18,11 +18,11 @@
 #include "agent/builder/loop_device.hpp"
 #include "agent/builder/mount.hpp"
 #include "agent/node/privilege.hpp"
+#include "files.hpp"
+#include "loop_devices.hpp"
 #include "unit/image/samples/layer_image.hpp"
 #include "unit/image/samples/layer_tar.hpp"
 #include "unit/test.hpp"
-#include "files.hpp"
-#include "loop_devices.hpp"
 
 using namespace spc;
 using namespace spc::agent;
@@ -32,7 +32,9 @@ namespace {
 
 const fs::path kWork = "/var/lib/loop-test";
 
-Result<LoopDevice> loop_device_of(int file) { return agent::loop_device_of({UniqueFd(::dup(file)), {}}, {}); }
+Result<LoopDevice> loop_device_of(int file) {
+  return agent::loop_device_of({UniqueFd(::dup(file)), {}}, {});
+}
 
 Result<DetachedMount> new_layer(int file, int id_map, std::uint32_t& shared) {
   return agent::new_layer({UniqueFd(::dup(file)), {}}, {.id_map = id_map}, shared);
@@ -43,8 +45,8 @@ UniqueFd squashfs_file(const std::string& name) {
   const fs::path tree = kWork / (name + ".tree");
   fs::create_directories(tree);
   std::ofstream(tree / name) << name;
-  const std::string command =
-      "mksquashfs " + tree.string() + " " + (kWork / name).string() + " -all-root -noappend -quiet -no-progress >/dev/null";
+  const std::string command = "mksquashfs " + tree.string() + " " + (kWork / name).string() +
+                              " -all-root -noappend -quiet -no-progress >/dev/null";
   REQUIRE(std::system(command.c_str()) == 0);
   UniqueFd file(::open((kWork / name).c_str(), O_RDONLY | O_CLOEXEC));
   REQUIRE(file);
@@ -63,7 +65,8 @@ bool is_ours(int number) {
   return std::find(ours.begin(), ours.end(), number) != ours.end();
 }
 
-/// Autoclear happens when the last user has closed the device, a moment later for a mount that is gone.
+/// Autoclear happens when the last user has closed the device, a moment later for a mount that is
+/// gone.
 bool becomes_free(int number) {
   for (int attempt = 0; attempt < 100; ++attempt) {
     if (!is_ours(number)) return true;
@@ -103,7 +106,8 @@ TEST_CASE("a hint that names another file's device is not believed") {
 TEST_CASE("a hint of rubbish costs the sharing and nothing else") {
   fresh_work();
   const auto file = squashfs_file("a");
-  for (const std::string rubbish : {"\xff\xff\xff\xff", "\xff\xff\xff\x7f", "x", "much too long for a number"}) {
+  for (const std::string rubbish :
+       {"\xff\xff\xff\xff", "\xff\xff\xff\x7f", "x", "much too long for a number"}) {
     REQUIRE(::fsetxattr(file.get(), kHint, rubbish.data(), rubbish.size(), 0) == 0);
     const auto loop = loop_device_of(file.get());
     REQUIRE(loop);
@@ -116,14 +120,18 @@ TEST_CASE("layer keeps few hints however many owners have copies") {
   const std::string disk = (kWork / "disk").string(), store = (kWork / "mnt").string();
   fs::create_directories(store);
   // The smallest that mkfs.xfs makes, with holes.
-  REQUIRE(std::system(("truncate -s 300M " + disk + " && mkfs.xfs -q " + disk + " && mount -o loop " + disk + " " + store).c_str()) == 0);
-  for (const char* part : {"images", "layers/sha256", "records"}) fs::create_directories(fs::path(store) / part);
+  REQUIRE(std::system(("truncate -s 300M " + disk + " && mkfs.xfs -q " + disk +
+                       " && mount -o loop " + disk + " " + store)
+                          .c_str()) == 0);
+  for (const char* part : {"images", "layers/sha256", "records"})
+    fs::create_directories(fs::path(store) / part);
   {
     const auto opened = std::move(ImageStore::open(store.c_str())).value();
     test::Tar tar;
     tar.file("small", "small");
-    const auto layer =
-        test::convert(test::gzip(tar.end()), 0, {.compression = LayerCompression::lz4, .format = LayerFormat::owned_squashfs});
+    const auto layer = test::convert(
+        test::gzip(tar.end()), 0,
+        {.compression = LayerCompression::lz4, .format = LayerFormat::owned_squashfs});
     REQUIRE(layer.layer);
     const UniqueFd file(::open((store + "/layer").c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
     std::string bytes(1 << 16, '\0');
@@ -131,10 +139,12 @@ TEST_CASE("layer keeps few hints however many owners have copies") {
     REQUIRE(size > 0);
     REQUIRE(::pwrite(file.get(), bytes.data(), static_cast<std::size_t>(size), 0) == size);
     for (uid_t uid = 5000; uid < 5100; ++uid) {
-      const auto loop = agent::loop_device_of({UniqueFd(::dup(file.get())), {}}, {.store = &opened, .uid = uid, .gid = uid});
+      const auto loop = agent::loop_device_of({UniqueFd(::dup(file.get())), {}},
+                                              {.store = &opened, .uid = uid, .gid = uid});
       REQUIRE(loop);
       CHECK_FALSE(loop->shared);
-      const auto again = agent::loop_device_of({UniqueFd(::dup(file.get())), {}}, {.store = &opened, .uid = uid, .gid = uid});
+      const auto again = agent::loop_device_of({UniqueFd(::dup(file.get())), {}},
+                                               {.store = &opened, .uid = uid, .gid = uid});
       REQUIRE(again);
       CHECK(again->shared);
     }
@@ -176,7 +186,9 @@ TEST_CASE("steps that start together share one loop device") {
   CHECK(becomes_free(numbers.front()));
 }
 
-TEST_CASE("a layer's files belong to the user it is mapped to, and its mount is read-only, nosuid, nodev") {
+TEST_CASE(
+    "a layer's files belong to the user it is mapped to, and its mount is read-only, nosuid, "
+    "nodev") {
   fresh_work();
   const auto file = squashfs_file("a");
   const auto id_map = std::move(describe_id_map(2001, 2100)).value();
@@ -204,7 +216,9 @@ TEST_CASE("an erofs layer's files belong to the user it is mapped to") {
   fresh_work();
   test::Tar tar;
   tar.file("small", "small").file("large", std::string(300'000, 'l')).directory("d/", 0750);
-  const auto layer = test::convert(test::gzip(tar.end()), 0, {.compression = LayerCompression::lz4, .format = LayerFormat::erofs});
+  const auto layer =
+      test::convert(test::gzip(tar.end()), 0,
+                    {.compression = LayerCompression::lz4, .format = LayerFormat::erofs});
   REQUIRE(layer.layer);
   const auto id_map = std::move(describe_id_map(2001, 2100)).value();
   std::uint32_t shared = 0;
@@ -221,14 +235,17 @@ TEST_CASE("an erofs layer's files belong to the user it is mapped to") {
   CHECK(text == std::string(300'000, 'l'));
 }
 
-TEST_CASE("a squashfs with the first bytes of an erofs among its data is mounted as what the verifier has read") {
+TEST_CASE(
+    "a squashfs with the first bytes of an erofs among its data is mounted as what the verifier "
+    "has read") {
   fresh_work();
   fs::create_directories(kWork / "tree");
   std::ofstream data(kWork / "tree" / "data");
   for (int i = 0; i < 2000; ++i) data.write("\xe2\xe1\xf5\xe0", 4);  // so also at 1024
   data.close();
   const std::string image = (kWork / "image").string();
-  const std::string command = "mksquashfs " + (kWork / "tree").string() + " " + image + " -all-root -noappend -quiet -no-progress -noD -noF >/dev/null";
+  const std::string command = "mksquashfs " + (kWork / "tree").string() + " " + image +
+                              " -all-root -noappend -quiet -no-progress -noD -noF >/dev/null";
   REQUIRE(std::system(command.c_str()) == 0);
   const UniqueFd file(::open(image.c_str(), O_RDONLY | O_CLOEXEC));
   std::uint32_t at_1024 = 0;
@@ -251,7 +268,8 @@ TEST_CASE("what the kernel does not take for a squashfs is told apart from every
   CHECK(mount.error().sys_errno() == EOPNOTSUPP);
 }
 
-TEST_CASE("a kernel that cannot map the owners of a squashfs is told apart from every other failure") {
+TEST_CASE(
+    "a kernel that cannot map the owners of a squashfs is told apart from every other failure") {
   fresh_work();
   const auto file = squashfs_file("a");
   // What is no user namespace is answered as Linux before 6.2 answers everything: EINVAL.
@@ -262,7 +280,8 @@ TEST_CASE("a kernel that cannot map the owners of a squashfs is told apart from 
   CHECK(mount.error().sys_errno() == EOPNOTSUPP);
 }
 
-TEST_CASE("a layer whose loop device another step set up stays locked until the last step has ended") {
+TEST_CASE(
+    "a layer whose loop device another step set up stays locked until the last step has ended") {
   fresh_work();
   const std::string path = (kWork / "a").string();
   auto first_file = squashfs_file("a");

@@ -24,7 +24,8 @@ std::vector<int> our_loop_devices() {
     if (!name.starts_with("loop") || !fs::exists(entry.path() / "loop", error)) continue;
     const UniqueFd device(::open(("/dev/" + name).c_str(), O_RDONLY | O_CLOEXEC));
     loop_info64 info{};
-    if (device && ::ioctl(device.get(), LOOP_GET_STATUS64, &info) == 0 && info.lo_device == ours.st_dev) {
+    if (device && ::ioctl(device.get(), LOOP_GET_STATUS64, &info) == 0 &&
+        info.lo_device == ours.st_dev) {
       found.push_back(std::stoi(name.substr(4)));
     }
   }

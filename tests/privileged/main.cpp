@@ -1,4 +1,5 @@
-// Runs in a mount namespace of its own with fresh /var/lib and /run, so that nothing of the machine is touched.
+// Runs in a mount namespace of its own with fresh /var/lib and /run, so that nothing of the machine
+// is touched.
 
 #define DOCTEST_CONFIG_IMPLEMENT
 #include <doctest/doctest.h>
@@ -34,8 +35,10 @@ int main(int argc, char** argv) {
   }
   const std::string agent = std::string(spc::kPlaceOfPrograms) + "/agent";
   if (spc::own_program("agent") == agent) return run_tests(argc, argv);
-  if (::unshare(CLONE_NEWNS) != 0 || ::mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0 ||
-      ::mount("store", "/var/lib", "tmpfs", 0, "mode=755") != 0 || ::mount("run", "/run", "tmpfs", 0, "mode=755") != 0) {
+  if (::unshare(CLONE_NEWNS) != 0 ||
+      ::mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0 ||
+      ::mount("store", "/var/lib", "tmpfs", 0, "mode=755") != 0 ||
+      ::mount("run", "/run", "tmpfs", 0, "mode=755") != 0) {
     std::perror("privileged_test: mount namespace");
     return 1;
   }

@@ -32,14 +32,18 @@ namespace fs = std::filesystem;
 namespace {
 
 constexpr std::size_t kPage = 4096;
-constexpr std::uint32_t kObject = 3, kPublish = 4, kWritten = 13;  // object was the request for a file to write
+constexpr std::uint32_t kObject = 3, kPublish = 4,
+                        kWritten = 13;  // object was the request for a file to write
 
-/// Serves one file, "pages", without the page cache. Reads are answered after answer(), or after five seconds, with "e".
+/// Serves one file, "pages", without the page cache. Reads are answered after answer(), or after
+/// five seconds, with "e".
 class SlowFiles {
  public:
-  explicit SlowFiles(const fs::path& directory) : directory_(directory), device_(::open("/dev/fuse", O_RDWR | O_CLOEXEC)) {
+  explicit SlowFiles(const fs::path& directory)
+      : directory_(directory), device_(::open("/dev/fuse", O_RDWR | O_CLOEXEC)) {
     fs::create_directories(directory);
-    const std::string options = "fd=" + std::to_string(device_.get()) + ",rootmode=40000,user_id=0,group_id=0,allow_other";
+    const std::string options =
+        "fd=" + std::to_string(device_.get()) + ",rootmode=40000,user_id=0,group_id=0,allow_other";
     REQUIRE(::mount("slow", directory.c_str(), "fuse", MS_NOSUID | MS_NODEV, options.c_str()) == 0);
     server_ = std::thread([this] { serve(); });
   }
@@ -57,7 +61,8 @@ class SlowFiles {
 
  private:
   void reply(std::uint64_t id, int error, const void* body = nullptr, std::size_t size = 0) const {
-    const fuse_out_header header{.len = static_cast<std::uint32_t>(sizeof header + size), .error = -error, .unique = id};
+    const fuse_out_header header{
+        .len = static_cast<std::uint32_t>(sizeof header + size), .error = -error, .unique = id};
     std::vector<char> bytes(sizeof header + size);
     std::memcpy(bytes.data(), &header, sizeof header);
     if (size > 0) std::memcpy(bytes.data() + sizeof header, body, size);
@@ -75,7 +80,8 @@ class SlowFiles {
     std::vector<char> request(1 << 17);
     std::vector<std::uint64_t> waiting;
     for (;;) {
-      if (may_answer_ || (!waiting.empty() && std::chrono::steady_clock::now() - read_at_ > std::chrono::seconds(5))) {
+      if (may_answer_ || (!waiting.empty() &&
+                          std::chrono::steady_clock::now() - read_at_ > std::chrono::seconds(5))) {
         const std::string evil(kPage, 'e');
         for (const std::uint64_t id : waiting) reply(id, 0, evil.data(), evil.size()), ++answered_;
         waiting.clear();
@@ -93,7 +99,8 @@ class SlowFiles {
   }
   void handle(const fuse_in_header& in, std::vector<std::uint64_t>& waiting) {
     fuse_init_out init{};
-    init.major = FUSE_KERNEL_VERSION, init.minor = 31, init.max_readahead = kPage, init.max_write = kPage;
+    init.major = FUSE_KERNEL_VERSION, init.minor = 31, init.max_readahead = kPage,
+    init.max_write = kPage;
     fuse_entry_out entry{};
     entry.nodeid = 2, entry.attr = attributes(2);
     fuse_attr_out attr{};
@@ -105,7 +112,9 @@ class SlowFiles {
       case FUSE_LOOKUP: return reply(in.unique, 0, &entry, sizeof entry);
       case FUSE_GETATTR: return reply(in.unique, 0, &attr, sizeof attr);
       case FUSE_OPEN: return reply(in.unique, 0, &open, sizeof open);
-      case FUSE_READ: waiting.push_back(in.unique), ++reads_, read_at_ = std::chrono::steady_clock::now(); return;
+      case FUSE_READ:
+        waiting.push_back(in.unique), ++reads_, read_at_ = std::chrono::steady_clock::now();
+        return;
       case FUSE_FORGET: return;
       case FUSE_FLUSH:
       case FUSE_RELEASE: return reply(in.unique, 0);
@@ -123,13 +132,15 @@ class SlowFiles {
 
 /// The first page of the file, shared and writable, by whatever way there is.
 void* map_for_writing(int file) {
-  const UniqueFd again(::open(("/proc/self/fd/" + std::to_string(file)).c_str(), O_RDWR | O_CLOEXEC));
+  const UniqueFd again(
+      ::open(("/proc/self/fd/" + std::to_string(file)).c_str(), O_RDWR | O_CLOEXEC));
   for (const int one : {file, again.get()}) {
     void* const page = ::mmap(nullptr, kPage, PROT_READ | PROT_WRITE, MAP_SHARED, one, 0);
     if (page != MAP_FAILED) return page;
   }
   void* const page = ::mmap(nullptr, kPage, PROT_READ, MAP_SHARED, file, 0);
-  return page != MAP_FAILED && ::mprotect(page, kPage, PROT_READ | PROT_WRITE) == 0 ? page : MAP_FAILED;
+  return page != MAP_FAILED && ::mprotect(page, kPage, PROT_READ | PROT_WRITE) == 0 ? page
+                                                                                    : MAP_FAILED;
 }
 
 struct Received {
@@ -157,7 +168,9 @@ std::string spc::hang_in_read() {
   const UniqueFd slow(::open((own_program(kSlowFiles) + "/pages").c_str(), O_RDONLY | O_CLOEXEC));
   if (!slow) return "the slow file cannot be opened";
   static std::array<char, kPage> page;
-  std::thread([slow = ::fcntl(slow.get(), F_DUPFD_CLOEXEC, 0)] { [[maybe_unused]] const auto size = ::read(slow, page.data(), kPage); }).detach();
+  std::thread([slow = ::fcntl(slow.get(), F_DUPFD_CLOEXEC, 0)] {
+    [[maybe_unused]] const auto size = ::read(slow, page.data(), kPage);
+  }).detach();
   ::usleep(300'000);
   return "hangs";
 }
@@ -191,14 +204,18 @@ std::string spc::pin_pages() {
   void* const page = map_for_writing(file.get());
   std::string said = page == MAP_FAILED ? "no page was mapped" : "a page was pinned";
   if (page != MAP_FAILED) {
-    std::thread([page, slow = slow.get()] { [[maybe_unused]] const auto size = ::read(slow, page, kPage); }).detach();
+    std::thread([page, slow = slow.get()] {
+      [[maybe_unused]] const auto size = ::read(slow, page, kPage);
+    }).detach();
     ::usleep(200'000);
     ::munmap(page, kPage);
   }
-  const UniqueFd reader(::open(("/proc/self/fd/" + std::to_string(file.get())).c_str(), O_RDONLY | O_CLOEXEC));
+  const UniqueFd reader(
+      ::open(("/proc/self/fd/" + std::to_string(file.get())).c_str(), O_RDONLY | O_CLOEXEC));
   file.reset();
   const int passed[] = {reader.get()};
-  send(publisher ? publisher.get() : kImportSocket, kPublish, 'g', std::span(passed, publisher ? 0 : 1));
+  send(publisher ? publisher.get() : kImportSocket, kPublish, 'g',
+       std::span(passed, publisher ? 0 : 1));
   const Received answer = receive(publisher ? publisher.get() : kImportSocket);
   said += answer.message.kind == ImportMessageKind::published ? ", published" : ", refused";
   return said;

@@ -26,13 +26,13 @@ namespace fs = std::filesystem;
 namespace spc {
 namespace {
 
-
 /// A layer that the played layer-writer has written, and the socket to its publisher.
 struct NewLayer {
   UniqueFd socket, file;
 };
 
-bool receive(int socket, ImportMessage& message, std::vector<UniqueFd>& descriptors, std::size_t most) {
+bool receive(int socket, ImportMessage& message, std::vector<UniqueFd>& descriptors,
+             std::size_t most) {
   auto received = receive_struct(socket, message, most);
   if (received) descriptors = *std::move(received);
   return received.has_value();
@@ -43,14 +43,17 @@ std::optional<NewLayer> new_layer(const std::string& content) {
   message.text.set("copy");
   std::vector<UniqueFd> descriptors;
   NewLayer layer;
-  if (!send_struct(kImportSocket, message) || !receive(kImportSocket, message, descriptors, 1)) return {};
+  if (!send_struct(kImportSocket, message) || !receive(kImportSocket, message, descriptors, 1))
+    return {};
   layer.socket = std::move(descriptors.at(0));
   if (!receive(layer.socket.get(), message, descriptors, 3) || descriptors.size() != 3) return {};
   if (!write_all(descriptors[0].get(), content)) return {};
   descriptors[0].reset();
   (void)read_pipe(descriptors[1].get(), 1000);
   message = {.kind = ImportMessageKind::written, .digest = {}};
-  if (!send_struct(layer.socket.get(), message) || !receive(layer.socket.get(), message, descriptors, 1)) return {};
+  if (!send_struct(layer.socket.get(), message) ||
+      !receive(layer.socket.get(), message, descriptors, 1))
+    return {};
   layer.file = std::move(descriptors.at(0));
   return layer;
 }
@@ -62,7 +65,8 @@ void publish(char content, const NewLayer& layer) {
 }
 
 std::string in_words(const ImportMessage& answer) {
-  return std::to_string(answer.digest.bytes[0]) + ":" + std::to_string(static_cast<unsigned>(answer.kind)) +
+  return std::to_string(answer.digest.bytes[0]) + ":" +
+         std::to_string(static_cast<unsigned>(answer.kind)) +
          (answer.error.is_set() ? " " + answer.error.error().message() : "");
 }
 
@@ -77,7 +81,8 @@ int end_with(const std::string& text) {
 int play_import() {
   std::string wishes(1000, '\0');
   wishes.resize(static_cast<std::size_t>(::recv(kImportSource, wishes.data(), wishes.size(), 0)));
-  if (wishes == kPinPages || wishes == kHang) return end_with(wishes == kHang ? hang_in_read() : pin_pages());
+  if (wishes == kPinPages || wishes == kHang)
+    return end_with(wishes == kHang ? hang_in_read() : pin_pages());
   std::vector<std::string> answers;
   std::vector<NewLayer> layers;
   for (const char wish : wishes) {
@@ -135,9 +140,11 @@ void install_programs() {
   ::chmod(both.c_str(), 0666);  // whatever the umask
   const fs::path itself = fs::read_symlink("/proc/self/exe");
   const std::pair<const char*, fs::path> programs[] = {
-      {"fuse", SPC_FUSE_PROGRAM}, {"import", itself}, {"layer-writer", itself}, {"layer-verifier", itself}, {"agent", itself}, {"sleep", "/bin/sleep"}};
+      {"fuse", SPC_FUSE_PROGRAM}, {"import", itself}, {"layer-writer", itself},
+      {"layer-verifier", itself}, {"agent", itself},  {"sleep", "/bin/sleep"}};
   for (const auto& [name, program] : programs) {
-    // Mounts, not links: the users that execute them may not be able to enter the directory of the build.
+    // Mounts, not links: the users that execute them may not be able to enter the directory of the
+    // build.
     std::ofstream(directory / name).close();
     if (::mount(program.c_str(), (directory / name).c_str(), nullptr, MS_BIND, nullptr) != 0) {
       std::perror(("privileged_test: mount " + program.string()).c_str());

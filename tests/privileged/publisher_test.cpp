@@ -12,8 +12,8 @@
 #include "base/process/own_program.hpp"
 #include "files.hpp"
 #include "fuse_server.hpp"
-#include "unit/test.hpp"
 #include "scene.hpp"
+#include "unit/test.hpp"
 
 using namespace spc;
 using namespace spc::agent;
@@ -64,9 +64,11 @@ TEST_CASE("a publisher that is killed fails the pull, and import does not wait f
   const pid_t killer = start_killer();
   {
     Step step;
-    const auto answer = step.start(0, wishes, std::move(sealed_memory_file("record", "settings")).value());
+    const auto answer =
+        step.start(0, wishes, std::move(sealed_memory_file("record", "settings")).value());
     REQUIRE(answer.failure.is_set());
-    CHECK(answer.failure.error().message().find("pull the image: import exited unexpectedly") != std::string::npos);
+    CHECK(answer.failure.error().message().find("pull the image: import exited unexpectedly") !=
+          std::string::npos);
   }
   int status = -1;
   ::waitpid(killer, &status, 0);
@@ -86,8 +88,10 @@ TEST_CASE("a server that fails does not end the pull for another task") {
   Step step;
   constexpr auto kFirst = TaskMessage::start_private | TaskMessage::start_squashfs;
   REQUIRE(step.start(kFirst, record, image).kind == TaskMessageKind::ready);
-  // Its verifier waits for that of another layer, whose place this process takes when the server is no more.
-  step.order(TaskMessage::start_private, std::move(sealed_memory_file("request", "b")).value(), record);
+  // Its verifier waits for that of another layer, whose place this process takes when the server is
+  // no more.
+  step.order(TaskMessage::start_private, std::move(sealed_memory_file("request", "b")).value(),
+             record);
   REQUIRE(becomes_true([] { return process_of("layer-verifier") != 0; }));
   const pid_t server = process_of("fuse");
   REQUIRE(server > 0);
@@ -96,5 +100,6 @@ TEST_CASE("a server that fails does not end the pull for another task") {
   const UniqueFd other(::open(own_program("both-verifiers").c_str(), O_WRONLY | O_CLOEXEC));
   TaskMessage answer;
   REQUIRE(step.hear(answer));
-  CHECK(answer.failure.error().message().find("not a layer written by the converter") != std::string::npos);
+  CHECK(answer.failure.error().message().find("not a layer written by the converter") !=
+        std::string::npos);
 }

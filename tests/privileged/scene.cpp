@@ -33,8 +33,10 @@ Step::Step(const std::function<void(AgentTools&)>& change) {
   REQUIRE(agent_ >= 0);
   if (agent_ > 0) return;
   common_.reset();
-  theirs = UniqueFd(::fcntl(theirs.get(), F_DUPFD_CLOEXEC, 100));  // makes room for the keeper's number
-  REQUIRE(::dup2(UniqueFd(::fcntl(agents_end.get(), F_DUPFD_CLOEXEC, 100)).get(), kAgentKeeper) == kAgentKeeper);
+  theirs =
+      UniqueFd(::fcntl(theirs.get(), F_DUPFD_CLOEXEC, 100));  // makes room for the keeper's number
+  REQUIRE(::dup2(UniqueFd(::fcntl(agents_end.get(), F_DUPFD_CLOEXEC, 100)).get(), kAgentKeeper) ==
+          kAgentKeeper);
   AgentTools tools;
   tools.store = std::move(ImageStore::open(SPC_STORE_DIR)).value();
   tools.policy_file.reset(::open("/dev/null", O_RDONLY | O_CLOEXEC));
@@ -57,7 +59,8 @@ std::uint64_t Step::used_bytes_of_kept_tmpfs() const {
   std::uint64_t bytes = 0;
   char message{};
   // The agent has ended: after the last mount comes the end of the stream.
-  for (auto mount = receive_struct(keeper_.get(), message, 1); mount; mount = receive_struct(keeper_.get(), message, 1)) {
+  for (auto mount = receive_struct(keeper_.get(), message, 1); mount;
+       mount = receive_struct(keeper_.get(), message, 1)) {
     struct statvfs status {};
     REQUIRE(::fstatvfs(mount->at(0).get(), &status) == 0);
     bytes += (status.f_blocks - status.f_bfree) * status.f_frsize;
@@ -81,7 +84,8 @@ bool Step::join(uid_t maker, int mount_namespace) {
   const int joining[] = {theirs.get(), mount_namespace >= 0 ? mount_namespace : own.get()};
   REQUIRE(send_struct(common_.get(), message, joining));
   theirs.reset();
-  return receive_struct(socket_.get(), message, kMaxDescriptorsPerMessage) && message.kind == TaskMessageKind::lead;
+  return receive_struct(socket_.get(), message, kMaxDescriptorsPerMessage) &&
+         message.kind == TaskMessageKind::lead;
 }
 
 bool Step::end() {

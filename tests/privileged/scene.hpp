@@ -15,7 +15,8 @@ class Step {
  public:
   static constexpr uid_t kUser = 4343;
 
-  /// Forks the agent; its tools are those of a fresh store unless `change` does something about them.
+  /// Forks the agent; its tools are those of a fresh store unless `change` does something about
+  /// them.
   explicit Step(const std::function<void(agent::AgentTools&)>& change = [](agent::AgentTools&) {});
   Step(const Step&) = delete;
   Step& operator=(const Step&) = delete;
@@ -43,7 +44,8 @@ class Step {
   bool inside(const std::function<bool()>& check) const;
   /// Kills the agent as scancel does.
   void kill_agent();
-  /// Receives the tmpfs mounts that an agent, which has ended, has sent to its keeper. Returns the bytes used in them.
+  /// Receives the tmpfs mounts that an agent, which has ended, has sent to its keeper. Returns the
+  /// bytes used in them.
   std::uint64_t used_bytes_of_kept_tmpfs() const;
   /// Ends the task's own hold on the container.
   void leave();

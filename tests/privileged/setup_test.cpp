@@ -38,7 +38,9 @@ TEST_CASE("setting a node up gives each directory its owner and mode, and repeat
     const auto images = status_of(SPC_STORE_DIR "/images");
     CHECK(images.st_uid == kService);
     CHECK((images.st_mode & 07777) == 0700);
-    for (const auto& [path, mode] : {std::pair(SPC_STORE_DIR "/records", 0750U), {SPC_STORE_DIR "/grants", 0750U}, {SPC_STORE_DIR "/names", 0755U}}) {
+    for (const auto& [path, mode] : {std::pair(SPC_STORE_DIR "/records", 0750U),
+                                     {SPC_STORE_DIR "/grants", 0750U},
+                                     {SPC_STORE_DIR "/names", 0755U}}) {
       CHECK(status_of(path).st_uid == 0);
       CHECK((status_of(path).st_mode & 07777) == mode);
     }

@@ -65,7 +65,8 @@ TEST_CASE("an agent ends with its step") {
 }
 
 TEST_CASE(
-    "a group of processes that has got the number of an agent that ended early is not killed with the step") {
+    "a group of processes that has got the number of an agent that ended early is not killed with "
+    "the step") {
   Started started;
   const pid_t number = started.agent.group();
   REQUIRE(::kill(number, SIGKILL) == 0);

@@ -188,7 +188,8 @@ void must_hold(const Moment& moment, const std::string& what, const auto& make) 
 }  // namespace
 
 TEST_CASE(
-    "whatever a leader passes with a message, root's files stay as they are and the agent ends with its step") {
+    "whatever a leader passes with a message, root's files stay as they are and the agent ends "
+    "with its step") {
   node_with_victim();
   const std::pair<const char*, std::function<UniqueFd()>> wrong[] = {
       {"root's file as a path", [] { return open_as(kVictim, O_PATH); }},
@@ -212,7 +213,8 @@ TEST_CASE(
 }
 
 TEST_CASE(
-    "nothing of root's waits for the server of a file that a leader passes, be it below an overlay") {
+    "nothing of root's waits for the server of a file that a leader passes, be it below an "
+    "overlay") {
   node_with_victim();
   for (const bool below_overlay : {false, true}) {
     const char* const what = below_overlay ? "an overlay over FUSE" : "FUSE";
@@ -240,7 +242,8 @@ TEST_CASE("an image file that nothing serves any more holds up its own server al
 }
 
 TEST_CASE(
-    "a mount namespace of a user's is none to build a container from, and neither is anything else") {
+    "a mount namespace of a user's is none to build a container from, and neither is anything "
+    "else") {
   node_with_victim();
   const std::pair<const char*, std::function<UniqueFd()>> wrong[] = {
       {"a user's", [] { return users_mount_namespace(); }},

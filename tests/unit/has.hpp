@@ -12,11 +12,15 @@ struct TextHas {
   std::string text;
   bool found = false;
 
-  operator bool() const { return found; }  // NOLINT(google-explicit-constructor): it stands for the answer
+  operator bool() const {
+    return found;
+  }  // NOLINT(google-explicit-constructor): it stands for the answer
   friend std::ostream& operator<<(std::ostream& out, const TextHas& it) { return out << it.text; }
 };
 
-inline TextHas has(const std::string& text, const std::string& part) { return {text, text.find(part) != std::string::npos}; }
+inline TextHas has(const std::string& text, const std::string& part) {
+  return {text, text.find(part) != std::string::npos};
+}
 
 /// Whether one of the texts has it.
 inline TextHas has(const std::vector<std::string>& texts, const std::string& part) {

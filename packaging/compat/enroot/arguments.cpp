@@ -14,7 +14,8 @@ std::vector<std::string> EnrootArguments::values(std::string_view option) const 
   return found == options.end() ? std::vector<std::string>() : found->second;
 }
 
-Result<EnrootArguments> parse_arguments(std::span<const std::string> words, std::initializer_list<EnrootOption> known) {
+Result<EnrootArguments> parse_arguments(std::span<const std::string> words,
+                                        std::initializer_list<EnrootOption> known) {
   EnrootArguments arguments;
   std::size_t at = 0;
   for (; at < words.size(); ++at) {
@@ -27,21 +28,26 @@ Result<EnrootArguments> parse_arguments(std::span<const std::string> words, std:
     const auto equals = word.starts_with("--") ? word.find('=') : std::string::npos;
     const std::string name = word.substr(0, equals);
     const auto* option = std::find_if(known.begin(), known.end(), [&](const EnrootOption& one) {
-      return name == std::string("--") + one.name || (one.letter != 0 && name == std::string("-") + one.letter);
+      return name == std::string("--") + one.name ||
+             (one.letter != 0 && name == std::string("-") + one.letter);
     });
-    if (option == known.end()) return Error(ErrorKind::invalid, "Invalid option: " + printable(word));
+    if (option == known.end())
+      return Error(ErrorKind::invalid, "Invalid option: " + printable(word));
     std::string value;
     if (!option->takes_value) {
-      if (equals != std::string::npos) return Error(ErrorKind::invalid, "Invalid option: " + printable(word));
+      if (equals != std::string::npos)
+        return Error(ErrorKind::invalid, "Invalid option: " + printable(word));
     } else if (equals != std::string::npos) {
       value = word.substr(equals + 1);
     } else if (++at < words.size()) {
       value = words[at];
     }
-    if (option->takes_value && value.empty()) return Error(ErrorKind::invalid, "Missing value: " + printable(name));
+    if (option->takes_value && value.empty())
+      return Error(ErrorKind::invalid, "Missing value: " + printable(name));
     arguments.options[option->name].push_back(std::move(value));
   }
-  arguments.words.assign(words.begin() + static_cast<std::ptrdiff_t>(std::min(at, words.size())), words.end());
+  arguments.words.assign(words.begin() + static_cast<std::ptrdiff_t>(std::min(at, words.size())),
+                         words.end());
   return arguments;
 }
 

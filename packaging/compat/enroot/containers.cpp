@@ -26,7 +26,8 @@ using namespace tool;
 namespace {
 
 Error invalid_argument(const std::string& text) {
-  return Error(ErrorKind::invalid, "Invalid argument" + (text.empty() ? "" : ": " + printable(text)));
+  return Error(ErrorKind::invalid,
+               "Invalid argument" + (text.empty() ? "" : ": " + printable(text)));
 }
 
 Error no_such_file(const std::string& path) {
@@ -34,21 +35,25 @@ Error no_such_file(const std::string& path) {
 }
 
 Result<void> check_name(const std::string& name) {
-  if (name.empty() || name.find('/') != std::string::npos || name == "." || name == "..") return invalid_argument(name);
+  if (name.empty() || name.find('/') != std::string::npos || name == "." || name == "..")
+    return invalid_argument(name);
   return {};
 }
 
 Result<void> remove_tree(int parent, const char* name) {
   struct stat status {};
-  if (::fstatat(parent, name, &status, AT_SYMLINK_NOFOLLOW) != 0) return Error::from_errno(errno, "look at " + in_quotes(name));
+  if (::fstatat(parent, name, &status, AT_SYMLINK_NOFOLLOW) != 0)
+    return Error::from_errno(errno, "look at " + in_quotes(name));
   if (S_ISDIR(status.st_mode)) {
     // Overlayfs leaves directories without any permission.
     if ((status.st_mode & 0700) != 0700 && ::fchmodat(parent, name, 0700, 0) != 0) {
       return Error::from_errno(errno, "enter " + in_quotes(name));
     }
-    DirectoryReader entries(UniqueFd(::openat(parent, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC)));
+    DirectoryReader entries(
+        UniqueFd(::openat(parent, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC)));
     while (entries.next()) SPC_TRY(remove_tree(entries.descriptor(), entries.c_name()));
-    if (entries.error() != 0) return Error::from_errno(entries.error(), "read directory " + in_quotes(name));
+    if (entries.error() != 0)
+      return Error::from_errno(entries.error(), "read directory " + in_quotes(name));
   }
   if (::unlinkat(parent, name, S_ISDIR(status.st_mode) ? AT_REMOVEDIR : 0) != 0) {
     return Error::from_errno(errno, "remove " + in_quotes(name));
@@ -64,7 +69,8 @@ Result<void> copy_file(int from, int to) {
     if (got < 0 && errno == EINTR) continue;
     if (got < 0) return Error::from_errno(errno, "read the image");
     if (got == 0) return {};
-    SPC_TRY_DURING("copy the image", write_all(to, std::span(buffer).first(static_cast<std::size_t>(got))));
+    SPC_TRY_DURING("copy the image",
+                   write_all(to, std::span(buffer).first(static_cast<std::size_t>(got))));
   }
 }
 
@@ -74,7 +80,8 @@ Result<EnrootContainer> find_container(const std::string& data_path, const std::
   SPC_TRY(check_name(name));
   EnrootContainer container{.path = data_path + "/" + name, .image = {}, .changes = {}};
   struct stat status {};
-  if (::stat(container.path.c_str(), &status) != 0 || !S_ISDIR(status.st_mode)) return no_such_file(container.path);
+  if (::stat(container.path.c_str(), &status) != 0 || !S_ISDIR(status.st_mode))
+    return no_such_file(container.path);
   container.image = container.path + "/image.sqsh";
   if (is_squashfs(container.image)) {
     container.changes = container.path + "/changes";
@@ -95,7 +102,8 @@ bool is_squashfs(const std::string& path) {
   struct stat status {};
   char magic[4];
   return file && ::fstat(file.get(), &status) == 0 && S_ISREG(status.st_mode) &&
-         ::pread(file.get(), magic, sizeof magic, 0) == sizeof magic && std::memcmp(magic, "hsqs", sizeof magic) == 0;
+         ::pread(file.get(), magic, sizeof magic, 0) == sizeof magic &&
+         std::memcmp(magic, "hsqs", sizeof magic) == 0;
 }
 
 Result<void> create_container(const std::string& data_path, const std::string& name, bool replace,
@@ -103,13 +111,16 @@ Result<void> create_container(const std::string& data_path, const std::string& n
   SPC_TRY(check_name(name));
   const std::string path = data_path + "/" + name;
   const bool there = ::access(path.c_str(), F_OK) == 0;
-  if (there && !replace) return Error(ErrorKind::invalid, "File already exists: " + printable(path));
+  if (there && !replace)
+    return Error(ErrorKind::invalid, "File already exists: " + printable(path));
   SPC_TRY(make_directories(data_path));
   std::string unfinished = data_path + "/." + name + ".XXXXXX";
-  if (::mkdtemp(unfinished.data()) == nullptr) return Error::from_errno(errno, "make a directory in " + in_quotes(data_path));
+  if (::mkdtemp(unfinished.data()) == nullptr)
+    return Error::from_errno(errno, "make a directory in " + in_quotes(data_path));
   auto put = put_image(unfinished + "/image.sqsh");
   if (put && there) put = remove_container(path);
-  if (put && ::rename(unfinished.c_str(), path.c_str()) != 0) put = Error::from_errno(errno, "create " + in_quotes(path));
+  if (put && ::rename(unfinished.c_str(), path.c_str()) != 0)
+    put = Error::from_errno(errno, "create " + in_quotes(path));
   if (!put) (void)remove_container(unfinished);
   return put;
 }

@@ -8,8 +8,9 @@
 
 namespace spc::enroot {
 
-// Containers made by `create`: directories in ENROOT_DATA_PATH. Nothing is unpacked: `image.sqsh` is the image, and
-// `changes` has the changes (scontainer run --changes). Containers unpacked there by enroot itself can be started, too.
+// Containers made by `create`: directories in ENROOT_DATA_PATH. Nothing is unpacked: `image.sqsh`
+// is the image, and `changes` has the changes (scontainer run --changes). Containers unpacked there
+// by enroot itself can be started, too.
 
 struct EnrootContainer {
   std::string path;
@@ -25,11 +26,12 @@ Result<std::string> real_path(const std::string& path);
 /// Whether it is a file that starts like a squashfs.
 bool is_squashfs(const std::string& path);
 
-/// Creates a container; `put_image` creates its image at the given path. The container appears when it is complete.
+/// Creates a container; `put_image` creates its image at the given path. The container appears when
+/// it is complete.
 Result<void> create_container(const std::string& data_path, const std::string& name, bool replace,
                               const std::function<Result<void>(const std::string&)>& put_image);
-/// Gives a container its own image: a reflink if the file system supports it, otherwise a hard link if
-/// possible, otherwise a copy.
+/// Gives a container its own image: a reflink if the file system supports it, otherwise a hard link
+/// if possible, otherwise a copy.
 Result<void> put_image_file(const std::string& image, const std::string& path);
 
 Result<void> remove_container(const std::string& path);

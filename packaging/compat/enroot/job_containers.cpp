@@ -16,8 +16,12 @@ std::vector<JobContainer> job_containers() {
   for (const OwnContainer& one : own_containers()) {
     if (in_step && one.node != this_node()) continue;
     const std::string name = "pyxis_" + (one.job.empty() ? "" : one.job + "_") + one.name;
-    containers.push_back(
-        {.name = name, .text = one.name, .job = one.job, .node = one.node, .has_name = one.has_name, .tasks = one.tasks});
+    containers.push_back({.name = name,
+                          .text = one.name,
+                          .job = one.job,
+                          .node = one.node,
+                          .has_name = one.has_name,
+                          .tasks = one.tasks});
   }
   return containers;
 }
@@ -30,7 +34,8 @@ std::optional<JobContainer> job_container(const std::string& name) {
 }
 
 std::optional<JobStep> step_of_process(const std::string& process) {
-  const bool is_number = !process.empty() && std::ranges::all_of(process, [](char c) { return c >= '0' && c <= '9'; });
+  const bool is_number =
+      !process.empty() && std::ranges::all_of(process, [](char c) { return c >= '0' && c <= '9'; });
   if (!is_number || process.size() > 9) return std::nullopt;
   std::string job, step;
   const auto variables = environment_of_process(static_cast<pid_t>(std::stol(process)));

@@ -1,5 +1,5 @@
-// enroot's command line on top of scontainer: for scripts that call enroot. Each command is translated and handed on; what is
-// its own is the directory of named containers (containers.hpp).
+// enroot's command line on top of scontainer: for scripts that call enroot. Each command is
+// translated and handed on; what is its own is the directory of named containers (containers.hpp).
 
 #include <sys/stat.h>
 #include <unistd.h>
@@ -34,7 +34,8 @@ constexpr char kVersion[] = "4.1.2";
 
 constexpr char kUsage[] =
     "Usage: enroot COMMAND [ARG...]\n\n"
-    "Command line utility for manipulating container sandboxes: enroot's, on top of scontainer(1).\n\n"
+    "Command line utility for manipulating container sandboxes: enroot's, on top of "
+    "scontainer(1).\n\n"
     " Commands:\n"
     "   create [-n NAME] [-f] [--] IMAGE\n"
     "   digest [-a ARCH] [--] URI\n"
@@ -45,7 +46,8 @@ constexpr char kUsage[] =
     "   list   [-f]\n"
     "   load   [-a ARCH] [-n NAME] [-f] [--] URI\n"
     "   remove [-f] [--] NAME...\n"
-    "   start  [-e KEY[=VAL]] [-m SRC:DST[:none:OPTIONS]] [--rc SCRIPT] [-r] [-w] [--] NAME|IMAGE [COMMAND] [ARG...]\n"
+    "   start  [-e KEY[=VAL]] [-m SRC:DST[:none:OPTIONS]] [--rc SCRIPT] [-r] [-w] [--] NAME|IMAGE "
+    "[COMMAND] [ARG...]\n"
     "   version\n";
 
 using Words = std::span<const std::string>;
@@ -55,7 +57,8 @@ void print_error(const std::string& message) {
   if (!message.empty()) std::fprintf(stderr, "[ERROR] %s\n", message.c_str());
 }
 
-Result<EnrootArguments> parse(Words words, std::initializer_list<EnrootOption> known, std::size_t least) {
+Result<EnrootArguments> parse(Words words, std::initializer_list<EnrootOption> known,
+                              std::size_t least) {
   auto arguments = parse_arguments(words, known);
   if (arguments && arguments->words.size() >= least) return arguments;
   std::fputs(kUsage, stderr);
@@ -69,7 +72,8 @@ constexpr EnrootOption kForce{'f', "force", false};
 constexpr EnrootOption kOutput{'o', "output", true};
 constexpr EnrootOption kVariable{'e', "env", true};
 
-/// The image into the store unless its digest is all that is wanted; its digest. `uname -m` and Debian's names of architectures are understood.
+/// The image into the store unless its digest is all that is wanted; its digest. `uname -m` and
+/// Debian's names of architectures are understood.
 Result<std::string> pull(const EnrootArguments& arguments, bool only_ask = false) {
   SPC_TRY(check_uri(arguments.words[0]));
   std::vector<std::string> command{"pull"};
@@ -98,7 +102,8 @@ Result<void> refuse_existing(const std::string& file) {
 Result<int> run_import(const EnrootSettings&, Words words) {
   const auto arguments = SPC_TRY(parse(words, {kArchitecture, kOutput}, 1));
   SPC_TRY(check_uri(arguments.words[0]));
-  const std::string file = arguments.has("output") ? arguments.value("output") : default_file_name(arguments.words[0]);
+  const std::string file =
+      arguments.has("output") ? arguments.value("output") : default_file_name(arguments.words[0]);
   SPC_TRY(refuse_existing(file));
   const auto digest = SPC_TRY(pull(arguments));
   SPC_TRY(write_image(digest, file));
@@ -115,7 +120,8 @@ std::string name_for(const EnrootArguments& arguments, std::string file) {
 Result<int> run_create(const EnrootSettings& settings, Words words) {
   const auto arguments = SPC_TRY(parse(words, {kName, kForce}, 1));
   const auto image = SPC_TRY(real_path(arguments.words[0]));
-  if (!is_squashfs(image)) return Error(ErrorKind::invalid, "Invalid image format: " + printable(image));
+  if (!is_squashfs(image))
+    return Error(ErrorKind::invalid, "Invalid image format: " + printable(image));
   SPC_TRY(create_container(settings.data_path, name_for(arguments, image), arguments.has("force"),
                            [&](const std::string& path) { return put_image_file(image, path); }));
   return 0;
@@ -169,10 +175,12 @@ Result<int> run_start(const EnrootSettings& settings, Words words) {
                                         {0, "uts", false}},
                                        1));
   if (arguments.has("conf")) {
-    return Error(ErrorKind::refused, "Configuration scripts (-c) are not run here").hint("say it with -e, -m, --rc");
+    return Error(ErrorKind::refused, "Configuration scripts (-c) are not run here")
+        .hint("say it with -e, -m, --rc");
   }
   for (const char* name : {"pid", "net", "ipc", "uts"}) {
-    if (arguments.has(name)) return Error(ErrorKind::refused, formatted("Containers share the host's {} namespace", name));
+    if (arguments.has(name))
+      return Error(ErrorKind::refused, formatted("Containers share the host's {} namespace", name));
   }
   const auto start = SPC_TRY(start_command(settings, arguments));
   return become_scontainer(start.arguments, start.environment);
@@ -180,9 +188,14 @@ Result<int> run_start(const EnrootSettings& settings, Words words) {
 
 /// In the container of a step of Slurm's: by a step that joins it, in the same job.
 Error exec_in_step(const JobStep& step, const EnrootArguments& arguments) {
-  StepOrder order{.node = this_node(), .job = step.job, .options = {"--container-name=" + step.text + ":exec"}, .command = {}};
-  if (::isatty(STDIN_FILENO) != 0 && ::isatty(STDOUT_FILENO) != 0) order.options.emplace_back("--pty");
-  for (const auto& text : arguments.values("env")) order.options.push_back("--container-env=" + text);
+  StepOrder order{.node = this_node(),
+                  .job = step.job,
+                  .options = {"--container-name=" + step.text + ":exec"},
+                  .command = {}};
+  if (::isatty(STDIN_FILENO) != 0 && ::isatty(STDOUT_FILENO) != 0)
+    order.options.emplace_back("--pty");
+  for (const auto& text : arguments.values("env"))
+    order.options.push_back("--container-env=" + text);
   order.command.assign(arguments.words.begin() + 1, arguments.words.end());
   return become_step(order);
 }
@@ -191,7 +204,8 @@ Result<int> run_exec(const EnrootSettings&, Words words) {
   const auto arguments = SPC_TRY(parse(words, {kVariable}, 2));
   if (const auto step = step_of_process(arguments.words[0])) return exec_in_step(*step, arguments);
   std::vector<std::string> command{"exec"};
-  for (const auto& text : arguments.values("env")) command.push_back("--env=" + SPC_TRY(variable_for(text)));
+  for (const auto& text : arguments.values("env"))
+    command.push_back("--env=" + SPC_TRY(variable_for(text)));
   command.push_back(arguments.words[0]);
   command.push_back("--");
   command.insert(command.end(), arguments.words.begin() + 1, arguments.words.end());
@@ -199,7 +213,8 @@ Result<int> run_exec(const EnrootSettings&, Words words) {
 }
 
 /// Of `scontainer containers`.
-std::vector<std::string> words_for(const JobContainer& container, std::vector<std::string> verb, std::vector<std::string> words) {
+std::vector<std::string> words_for(const JobContainer& container, std::vector<std::string> verb,
+                                   std::vector<std::string> words) {
   std::vector<std::string> command{"containers"};
   std::ranges::move(verb, std::back_inserter(command));
   command.push_back("--node=" + container.node);
@@ -211,7 +226,8 @@ std::vector<std::string> words_for(const JobContainer& container, std::vector<st
 
 Result<int> run_export(const EnrootSettings& settings, Words words) {
   const auto arguments = SPC_TRY(parse(words, {kOutput, kForce}, 1));
-  const std::string file = arguments.has("output") ? arguments.value("output") : arguments.words[0] + ".sqsh";
+  const std::string file =
+      arguments.has("output") ? arguments.value("output") : arguments.words[0] + ".sqsh";
   if (!arguments.has("force")) SPC_TRY(refuse_existing(file));
   if (const auto of_job = job_container(arguments.words[0]); of_job && of_job->has_name) {
     return become_scontainer(words_for(*of_job, {"export", "--force"}, {of_job->text, file}));
@@ -265,11 +281,13 @@ Result<int> run_version(const EnrootSettings&, Words) {
 }
 
 Result<int> refuse_batch(const EnrootSettings&, Words) {
-  return Error(ErrorKind::refused, "Configuration scripts (batch) are not run here").hint("enroot start with -e, -m, --rc");
+  return Error(ErrorKind::refused, "Configuration scripts (batch) are not run here")
+      .hint("enroot start with -e, -m, --rc");
 }
 
 Result<int> refuse_bundle(const EnrootSettings&, Words) {
-  return Error(ErrorKind::refused, "Self-extracting bundles are not made here").hint("a .sqsh is one file, too: enroot export");
+  return Error(ErrorKind::refused, "Self-extracting bundles are not made here")
+      .hint("a .sqsh is one file, too: enroot export");
 }
 
 struct Command {
@@ -277,9 +295,11 @@ struct Command {
   Result<int> (*run)(const EnrootSettings&, Words);
 };
 constexpr Command kCommands[] = {
-    {"batch", refuse_batch}, {"bundle", refuse_bundle}, {"create", run_create},  {"digest", run_digest}, {"exec", run_exec},
-    {"export", run_export},  {"import", run_import},    {"info", run_info},      {"list", run_list},     {"load", run_load},
-    {"remove", run_remove},  {"start", run_start},      {"version", run_version}};
+    {"batch", refuse_batch}, {"bundle", refuse_bundle}, {"create", run_create},
+    {"digest", run_digest},  {"exec", run_exec},        {"export", run_export},
+    {"import", run_import},  {"info", run_info},        {"list", run_list},
+    {"load", run_load},      {"remove", run_remove},    {"start", run_start},
+    {"version", run_version}};
 
 int run_command_line(const std::vector<std::string>& words) {
   if (words.empty() || words[0] == "help" || words[0] == "-h" || words[0] == "--help") {
@@ -289,7 +309,8 @@ int run_command_line(const std::vector<std::string>& words) {
   for (const Command& command : kCommands) {
     if (words[0] != command.name) continue;
     const auto settings = EnrootSettings::take_from_environment();
-    auto done = settings ? command.run(*settings, Words(words).subspan(1)) : Result<int>(settings.error());
+    auto done =
+        settings ? command.run(*settings, Words(words).subspan(1)) : Result<int>(settings.error());
     if (done) return *done;
     print_error(done.error().message());
     return 1;

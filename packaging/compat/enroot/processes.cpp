@@ -46,7 +46,8 @@ std::string elapsed(long seconds) {
   const long hours = seconds / 3600 % 24;
   const long minutes = seconds / 60 % 60;
   if (days > 0) {
-    std::snprintf(text.data(), text.size(), "%ld-%02ld:%02ld:%02ld", days, hours, minutes, seconds % 60);
+    std::snprintf(text.data(), text.size(), "%ld-%02ld:%02ld:%02ld", days, hours, minutes,
+                  seconds % 60);
   } else if (hours > 0) {
     std::snprintf(text.data(), text.size(), "%02ld:%02ld:%02ld", hours, minutes, seconds % 60);
   } else {
@@ -60,13 +61,15 @@ std::string started(std::time_t since, long seconds) {
   std::array<char, 64> text{};
   std::tm local{};
   ::localtime_r(&since, &local);
-  return {text.data(), std::strftime(text.data(), text.size(), seconds < 86400 ? "%H:%M:%S" : "%b %d", &local)};
+  return {text.data(),
+          std::strftime(text.data(), text.size(), seconds < 86400 ? "%H:%M:%S" : "%b %d", &local)};
 }
 
 std::vector<RunningContainer> running_of_jobs() {
   std::vector<RunningContainer> running;
   for (const JobContainer& one : job_containers()) {
-    for (const pid_t task : one.tasks) running.push_back({.name = one.name, .image = {}, .pid = task});
+    for (const pid_t task : one.tasks)
+      running.push_back({.name = one.name, .image = {}, .pid = task});
   }
   return running;
 }
@@ -78,7 +81,8 @@ Row row_of(const RunningContainer& container) {
   std::string command = file_of(process + "cmdline");
   while (!command.empty() && command.back() == '\0') command.pop_back();
   std::replace(command.begin(), command.end(), '\0', ' ');
-  // Behind the name, which may have blanks and parentheses in it: state is field 3, the start in ticks field 22.
+  // Behind the name, which may have blanks and parentheses in it: state is field 3, the start in
+  // ticks field 22.
   const std::string all = file_of(process + "stat");
   const auto name_end = all.rfind(')');
   std::string state = "-";
@@ -91,7 +95,9 @@ Row row_of(const RunningContainer& container) {
   }
   std::timespec boot{};
   ::clock_gettime(CLOCK_BOOTTIME, &boot);
-  const long seconds = std::max(0L, boot.tv_sec - static_cast<long>(ticks / static_cast<unsigned long>(::sysconf(_SC_CLK_TCK))));
+  const long seconds = std::max(
+      0L,
+      boot.tv_sec - static_cast<long>(ticks / static_cast<unsigned long>(::sysconf(_SC_CLK_TCK))));
   return {container.name,
           std::to_string(container.pid),
           comm,
@@ -106,15 +112,18 @@ Row row_of(const RunningContainer& container) {
 }  // namespace
 
 Result<std::string> table_of(const std::vector<std::string>& names) {
-  std::vector<Row> rows{{"NAME", "PID", "COMM", "STATE", "STARTED", "TIME", "MNTNS", "USERNS", "COMMAND"}};
+  std::vector<Row> rows{
+      {"NAME", "PID", "COMM", "STATE", "STARTED", "TIME", "MNTNS", "USERNS", "COMMAND"}};
   const auto places = SPC_TRY(Places::find());
   auto running = SPC_TRY(running_containers(places.running));
   std::ranges::move(running_of_jobs(), std::back_inserter(running));
   for (const auto& name : names) {
-    const bool runs = std::any_of(running.begin(), running.end(), [&](const auto& one) { return one.name == name; });
+    const bool runs = std::any_of(running.begin(), running.end(),
+                                  [&](const auto& one) { return one.name == name; });
     if (!runs) running.push_back({.name = name, .image = {}});
   }
-  std::stable_sort(running.begin(), running.end(), [](const auto& a, const auto& b) { return a.name < b.name; });
+  std::stable_sort(running.begin(), running.end(),
+                   [](const auto& a, const auto& b) { return a.name < b.name; });
   for (const auto& container : running) {
     rows.push_back(container.pid > 0 ? row_of(container) : Row{container.name});
   }
@@ -125,7 +134,8 @@ Result<std::string> table_of(const std::vector<std::string>& names) {
   std::string table;
   for (const Row& row : rows) {
     std::string line;
-    for (std::size_t i = 0; i < row.size(); ++i) line += row[i] + std::string(widths[i] - row[i].size() + 2, ' ');
+    for (std::size_t i = 0; i < row.size(); ++i)
+      line += row[i] + std::string(widths[i] - row[i].size() + 2, ' ');
     line.resize(line.find_last_not_of(' ') + 1);
     table += printable(line) + "\n";
   }

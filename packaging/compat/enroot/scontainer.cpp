@@ -43,11 +43,14 @@ Error become(const std::vector<std::string>& arguments, char* const* environment
 
 }  // namespace
 
-Error become_scontainer(const std::vector<std::string>& arguments, const std::vector<std::string>& environment) {
+Error become_scontainer(const std::vector<std::string>& arguments,
+                        const std::vector<std::string>& environment) {
   return become(arguments, pointers(environment).data());
 }
 
-Error become_scontainer(const std::vector<std::string>& arguments) { return become(arguments, environ); }
+Error become_scontainer(const std::vector<std::string>& arguments) {
+  return become(arguments, environ);
+}
 
 Result<std::string> output_of_scontainer(const std::vector<std::string>& arguments) {
   const std::string path = program();
@@ -56,7 +59,9 @@ Result<std::string> output_of_scontainer(const std::vector<std::string>& argumen
   const UniqueFd reading(ends[0]);
   UniqueFd writing(ends[1]);
   auto child = SPC_TRY(Child::start(
-      {.path = path, .arguments = command(arguments), .descriptors = {{writing.get(), STDOUT_FILENO}, {STDERR_FILENO, STDERR_FILENO}}}));
+      {.path = path,
+       .arguments = command(arguments),
+       .descriptors = {{writing.get(), STDOUT_FILENO}, {STDERR_FILENO, STDERR_FILENO}}}));
   writing.reset();
   std::string text;
   std::array<char, 4096> piece{};

@@ -20,12 +20,15 @@ std::string variable(const char* name) {
 
 /// Everything but nothing and the ways to say no is yes.
 bool is_set(const char* name) {
-  static constexpr std::array<std::string_view, 9> kNo{"", "n", "no", "N", "No", "NO", "f", "F", "FALSE"};
+  static constexpr std::array<std::string_view, 9> kNo{"",   "n", "no", "N",    "No",
+                                                       "NO", "f", "F",  "FALSE"};
   const std::string value = variable(name);
-  return value != "false" && value != "False" && std::find(kNo.begin(), kNo.end(), value) == kNo.end();
+  return value != "false" && value != "False" &&
+         std::find(kNo.begin(), kNo.end(), value) == kNo.end();
 }
 
-std::string place(const char* own, const char* xdg, const std::string& home, const char* default_place) {
+std::string place(const char* own, const char* xdg, const std::string& home,
+                  const char* default_place) {
   if (auto path = variable(own); !path.empty()) return path;
   if (auto path = variable(xdg); !path.empty()) return path + "/enroot";
   return home + default_place + "/enroot";
@@ -36,7 +39,8 @@ std::string place(const char* own, const char* xdg, const std::string& home, con
 Result<EnrootSettings> EnrootSettings::take_from_environment() {
   const auto places = SPC_TRY(Places::find());
   EnrootSettings settings;
-  settings.data_path = SPC_TRY(absolute_path(place("ENROOT_DATA_PATH", "XDG_DATA_HOME", places.home, "/.local/share")));
+  settings.data_path = SPC_TRY(
+      absolute_path(place("ENROOT_DATA_PATH", "XDG_DATA_HOME", places.home, "/.local/share")));
   settings.config_path = place("ENROOT_CONFIG_PATH", "XDG_CONFIG_HOME", places.home, "/.config");
   settings.writable = is_set("ENROOT_ROOTFS_WRITABLE");
   settings.remap_root = is_set("ENROOT_REMAP_ROOT");

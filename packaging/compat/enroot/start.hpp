@@ -14,13 +14,14 @@ struct StartCommand {
   std::vector<std::string> arguments;
   std::vector<std::string> environment;
 };
-Result<StartCommand> start_command(const EnrootSettings& settings, const EnrootArguments& arguments);
+Result<StartCommand> start_command(const EnrootSettings& settings,
+                                   const EnrootArguments& arguments);
 
 /// KEY=VALUE for `-e KEY` (from the environment) and `-e KEY=VALUE`.
 Result<std::string> variable_for(const std::string& text);
 
-/// `SRC:DST[:FLAGS]` of --mounts for an fstab entry with ':' between its fields: SRC:DST[:TYPE[:OPTIONS]]. Empty: nothing to
-/// mount (`nofail`, and the source is missing).
+/// `SRC:DST[:FLAGS]` of --mounts for an fstab entry with ':' between its fields:
+/// SRC:DST[:TYPE[:OPTIONS]]. Empty: nothing to mount (`nofail`, and the source is missing).
 Result<std::string> mount_for(const std::string& entry);
 
 }  // namespace spc::enroot

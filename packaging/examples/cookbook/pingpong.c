@@ -5,7 +5,7 @@
 
 enum { kLargest = 4 << 20 };
 
-static double seconds_of(int rank, int other, char *buffer, int size, int rounds) {
+static double seconds_of(int rank, int other, char* buffer, int size, int rounds) {
   MPI_Barrier(MPI_COMM_WORLD);
   const double begin = MPI_Wtime();
   for (int i = 0; i < rounds; ++i) {
@@ -20,7 +20,7 @@ static double seconds_of(int rank, int other, char *buffer, int size, int rounds
   return (MPI_Wtime() - begin) / rounds / 2;
 }
 
-int main(int argc, char **argv) {
+int main(int argc, char** argv) {
   int rank, size, length;
   char name[MPI_MAX_PROCESSOR_NAME] = "";
   MPI_Init(&argc, &argv);
@@ -31,9 +31,10 @@ int main(int argc, char **argv) {
     fprintf(stderr, "pingpong: one rank (hint: srun --mpi=pmix -n2)\n");
     MPI_Abort(MPI_COMM_WORLD, 1);
   }
-  char *buffer = calloc(1, kLargest);
+  char* buffer = calloc(1, kLargest);
   if (buffer == NULL) MPI_Abort(MPI_COMM_WORLD, 1);
-  if (rank == 0) printf("rank 0 on %s, %d ranks\n%12s %12s %12s\n", name, size, "bytes", "us", "MB/s");
+  if (rank == 0)
+    printf("rank 0 on %s, %d ranks\n%12s %12s %12s\n", name, size, "bytes", "us", "MB/s");
   for (int bytes = 8; bytes <= kLargest; bytes *= 8) {
     const int rounds = bytes < 1 << 16 ? 200 : 20;
     seconds_of(rank, size - 1, buffer, bytes, rounds / 10); /* warms up */

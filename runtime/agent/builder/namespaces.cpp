@@ -14,17 +14,21 @@
 
 namespace spc::agent {
 
-Result<std::vector<UniqueFd>> new_namespaces(int proc, int owner, int flags, const std::vector<const char*>& names) {
+Result<std::vector<UniqueFd>> new_namespaces(int proc, int owner, int flags,
+                                             const std::vector<const char*>& names) {
   std::vector<UniqueFd> made;
   int failed = 0;
   const pid_t child = SPC_TRY(run_aside(0, [&] {  // there is no way back out of a user namespace
     const bool joined = owner < 0 || ::setns(owner, CLONE_NEWUSER) == 0;
-    // Files that come with a namespace (of message queues) belong to who makes it: its root, or nobody could write to them.
+    // Files that come with a namespace (of message queues) belong to who makes it: its root, or
+    // nobody could write to them.
     ::setfsgid(0);
     ::setfsuid(0);
     bool done = joined && ::unshare(flags) == 0;
     for (const char* name : names) {
-      if (done) made.emplace_back(::openat(proc, (std::string("self/ns/") + name).c_str(), O_RDONLY | O_CLOEXEC));
+      if (done)
+        made.emplace_back(
+            ::openat(proc, (std::string("self/ns/") + name).c_str(), O_RDONLY | O_CLOEXEC));
       done = done && made.back();
     }
     if (!done) failed = errno;
@@ -44,7 +48,8 @@ Result<std::vector<UniqueFd>> enter_own_namespaces(std::uint32_t bits, int proc,
   }
   std::vector<UniqueFd> entered;
   if (flags != 0) entered = SPC_TRY(new_namespaces(proc, user, flags, names));
-  for (const UniqueFd& space : entered) SPC_TRY(check(::setns(space.get(), 0), "enter the container's namespaces"));
+  for (const UniqueFd& space : entered)
+    SPC_TRY(check(::setns(space.get(), 0), "enter the container's namespaces"));
   return entered;
 }
 

@@ -18,13 +18,16 @@ namespace spc::agent {
 namespace {
 
 Result<UniqueFd> open_directory(int parent, const char* name) {
-  return own(::openat(parent, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC), "open store directory " + quoted(name));
+  return own(::openat(parent, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC),
+             "open store directory " + quoted(name));
 }
 
 Result<LayerFile> open_layer(int layers, const Digest& digest) {
-  auto file = SPC_TRY(open_object(layers, store_layout::layer_file(digest), "layer " + digest.str()));
-  // The lock lasts as long as this open file description, which a loop device or server keeps too. Where it is not granted
-  // somebody is just evicting the layer: then the file loses its name but not its bytes.
+  auto file =
+      SPC_TRY(open_object(layers, store_layout::layer_file(digest), "layer " + digest.str()));
+  // The lock lasts as long as this open file description, which a loop device or server keeps too.
+  // Where it is not granted somebody is just evicting the layer: then the file loses its name but
+  // not its bytes.
   ::flock(file.get(), LOCK_SH | LOCK_NB);
   return LayerFile{std::move(file), digest};
 }
@@ -32,7 +35,9 @@ Result<LayerFile> open_layer(int layers, const Digest& digest) {
 }  // namespace
 
 Result<UniqueFd> open_object(int directory, const std::string& name, const std::string& what) {
-  auto file = SPC_TRY(own(::openat(directory, name.c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK), "open " + what));
+  auto file =
+      SPC_TRY(own(::openat(directory, name.c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK),
+                  "open " + what));
   struct stat status {};
   SPC_TRY(check(::fstat(file.get(), &status), "stat " + what));
   if (!S_ISREG(status.st_mode) || status.st_uid != 0 || (status.st_mode & 0222) != 0)
@@ -42,14 +47,16 @@ Result<UniqueFd> open_object(int directory, const std::string& name, const std::
 
 Result<ImageStore> ImageStore::open(const char* directory) {
   ImageStore store;
-  store.directory_ = SPC_TRY(own(::open(directory, O_PATH | O_DIRECTORY | O_CLOEXEC), "open store " + quoted(directory)));
+  store.directory_ = SPC_TRY(
+      own(::open(directory, O_PATH | O_DIRECTORY | O_CLOEXEC), "open store " + quoted(directory)));
   store.images_ = SPC_TRY(open_directory(store.directory_.get(), store_layout::kImages));
   struct stat status {};
   SPC_TRY(check(::fstat(store.images_.get(), &status), "stat the store"));
   store.service_uid_ = status.st_uid;
   store.service_gid_ = status.st_gid;
   // An earlier version's, and slurmd was not restarted.
-  if (::faccessat(store.directory_.get(), store_layout::kRecords, F_OK, 0) != 0) SPC_TRY(set_up_node(status.st_uid, status.st_gid));
+  if (::faccessat(store.directory_.get(), store_layout::kRecords, F_OK, 0) != 0)
+    SPC_TRY(set_up_node(status.st_uid, status.st_gid));
   store.layers_ = SPC_TRY(open_directory(store.directory_.get(), store_layout::kLayers));
   store.records_ = SPC_TRY(open_directory(store.directory_.get(), store_layout::kRecords));
   return store;
@@ -58,9 +65,11 @@ Result<ImageStore> ImageStore::open(const char* directory) {
 Result<ImageFiles> ImageStore::open_image(const Digest& manifest, Audience audience) const {
   auto record = SPC_TRY(open_object(records_.get(), manifest.hex(), "image " + manifest.str()));
   struct stat until {};
-  const bool is_public = ::fstatat(images_.get(), manifest.hex().c_str(), &until, AT_SYMLINK_NOFOLLOW) == 0 &&
-                         until.st_mtim.tv_sec > ::time(nullptr);
-  if (audience == Audience::everyone && !is_public) return Error(ErrorKind::refused, "not known to be public");
+  const bool is_public =
+      ::fstatat(images_.get(), manifest.hex().c_str(), &until, AT_SYMLINK_NOFOLLOW) == 0 &&
+      until.st_mtim.tv_sec > ::time(nullptr);
+  if (audience == Audience::everyone && !is_public)
+    return Error(ErrorKind::refused, "not known to be public");
   return SPC_TRY_DURING("image " + manifest.str(), open_files(std::move(record), layers_.get()));
 }
 
@@ -73,40 +82,49 @@ Result<ImageFiles> ImageStore::open_files(UniqueFd record, int layers) {
     return Error(ErrorKind::not_found, "a record of another version");
   std::vector<Digest> digests(header.layer_count);
   const std::size_t size = digests.size() * sizeof(Digest);
-  const bool is_whole = ::pread(image.record.get(), digests.data(), size, sizeof header) == static_cast<ssize_t>(size);
+  const bool is_whole = ::pread(image.record.get(), digests.data(), size, sizeof header) ==
+                        static_cast<ssize_t>(size);
   if (!is_whole) return Error(ErrorKind::not_found, "truncated record");
   for (const Digest& digest : digests) image.layers.push_back(SPC_TRY(open_layer(layers, digest)));
-  ::futimens(image.record.get(), nullptr);  // by its age import finds what has not been used for long
+  ::futimens(image.record.get(),
+             nullptr);  // by its age import finds what has not been used for long
   return image;
 }
 
 Result<UniqueFd> ImageStore::new_object() const {
-  return own(::openat(layers_.get(), ".", O_TMPFILE | O_RDWR | O_CLOEXEC, 0444), "create a file in the store");
+  return own(::openat(layers_.get(), ".", O_TMPFILE | O_RDWR | O_CLOEXEC, 0444),
+             "create a file in the store");
 }
 
 Result<UniqueFd> ImageStore::freeze(UniqueFd file) const {
-  auto reader = SPC_TRY(own(::open(itself(file.get()).c_str(), O_RDONLY | O_CLOEXEC), "open a file in the store"));
+  auto reader = SPC_TRY(
+      own(::open(itself(file.get()).c_str(), O_RDONLY | O_CLOEXEC), "open a file in the store"));
   file.reset();
   // The second line: the kernel grants it only while nothing has the file open for writing.
-  SPC_TRY(check(::fcntl(reader.get(), F_SETLEASE, F_RDLCK), "publish a file: it is still open for writing"));
+  SPC_TRY(check(::fcntl(reader.get(), F_SETLEASE, F_RDLCK),
+                "publish a file: it is still open for writing"));
   return reader;
 }
 
 Result<void> ImageStore::publish(int frozen, const std::string& path) const {
-  SPC_TRY(check(::fdatasync(frozen), "write " + path + " to disk"));  // else it could be empty after a power failure
+  SPC_TRY(check(::fdatasync(frozen),
+                "write " + path + " to disk"));  // else it could be empty after a power failure
   return link_file(frozen, directory_.get(), path, EEXIST);
 }
 
 Result<void> ImageStore::put(const std::string& path, int frozen) const {
   SPC_TRY(put_file(frozen, directory_.get(), path));
-  return frozen >= 0 ? Result<void>() : check(::unlinkat(directory_.get(), path.c_str(), 0), "remove " + path, ENOENT);
+  return frozen >= 0
+             ? Result<void>()
+             : check(::unlinkat(directory_.get(), path.c_str(), 0), "remove " + path, ENOENT);
 }
 
 Result<void> ImageStore::evict(const Digest& blob) const {
   const auto layer = SPC_TRY(open_layer(layers_.get(), blob));
   if (::flock(layer.file.get(), LOCK_EX | LOCK_NB) != 0)
     return Error(ErrorKind::unavailable, "evict layer " + blob.str() + ": it is in use");
-  return check(::unlinkat(layers_.get(), store_layout::layer_file(blob).c_str(), 0), "evict layer " + blob.str());
+  return check(::unlinkat(layers_.get(), store_layout::layer_file(blob).c_str(), 0),
+               "evict layer " + blob.str());
 }
 
 }  // namespace spc::agent

@@ -14,16 +14,19 @@ struct LayerFile {
   Digest digest;
 };
 
-/// A squashfs served by a process of the user, because the kernel must not or cannot read it: see protocol/fuse.hpp.
+/// A squashfs served by a process of the user, because the kernel must not or cannot read it: see
+/// protocol/fuse.hpp.
 struct ServedLayer {
-  UniqueFd device;  ///< /dev/fuse; close it once it is mounted: a server's death ends a connection that nobody else holds
+  UniqueFd device;  ///< /dev/fuse; close it once it is mounted: a server's death ends a connection
+                    ///< that nobody else holds
   int status = -1;  ///< the agent's end of its socket
 };
 
 /// The parts of a root file system, bottom layer first: layers of the store, or served files. A
 /// directory comes from the leader.
 struct ImageFiles {
-  UniqueFd record;  ///< for the task, in the form of protocol/image_record.hpp; empty: a file or directory, which has its settings itself
+  UniqueFd record;  ///< for the task, in the form of protocol/image_record.hpp; empty: a file or
+                    ///< directory, which has its settings itself
   std::vector<LayerFile> layers;
   std::vector<ServedLayer> served;
 };
@@ -34,7 +37,8 @@ Result<UniqueFd> open_object(int directory, const std::string& name, const std::
 
 enum class Audience { everyone, whoever_import_admitted };
 
-/// The agent's view of the store: it opens objects by digest and publishes finished files. It reads no image data.
+/// The agent's view of the store: it opens objects by digest and publishes finished files. It reads
+/// no image data.
 class ImageStore {
  public:
   static Result<ImageStore> open(const char* directory);
@@ -45,8 +49,8 @@ class ImageStore {
   [[nodiscard]] unsigned service_uid() const { return service_uid_; }
   [[nodiscard]] unsigned service_gid() const { return service_gid_; }
 
-  /// Opens the image and all its layers. ErrorKind::not_found if it or a layer is missing, ErrorKind::refused if
-  /// it is not public (any more) and the audience is everyone.
+  /// Opens the image and all its layers. ErrorKind::not_found if it or a layer is missing,
+  /// ErrorKind::refused if it is not public (any more) and the audience is everyone.
   [[nodiscard]] Result<ImageFiles> open_image(const Digest& manifest, Audience audience) const;
 
   /// The same for a record and a layer directory.
@@ -56,7 +60,8 @@ class ImageStore {
   [[nodiscard]] Result<UniqueFd> new_object() const;
   /// A file from new_object(), read-only, that nothing can write to any more.
   [[nodiscard]] Result<UniqueFd> freeze(UniqueFd file) const;
-  /// Writes a frozen file back and gives it this path below the store's directory, unless something has it.
+  /// Writes a frozen file back and gives it this path below the store's directory, unless something
+  /// has it.
   [[nodiscard]] Result<void> publish(int frozen, const std::string& path) const;
   /// The frozen file in place of what has this path; -1: removes that.
   [[nodiscard]] Result<void> put(const std::string& path, int frozen) const;

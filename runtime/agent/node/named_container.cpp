@@ -27,9 +27,12 @@ namespace {
 constexpr char kContainers[] = SPC_STORE_DIR "/containers";
 constexpr int kDirectory = O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC;
 
-Result<UniqueFd> open_containers() { return own(::open(kContainers, kDirectory), "open directory " + quoted(kContainers)); }
+Result<UniqueFd> open_containers() {
+  return own(::open(kContainers, kDirectory), "open directory " + quoted(kContainers));
+}
 
-/// A directory of root in one that only root enters: nobody else can have put anything in its place.
+/// A directory of root in one that only root enters: nobody else can have put anything in its
+/// place.
 Result<UniqueFd> ensure_at(int parent, const std::string& name) {
   SPC_TRY(check(::mkdirat(parent, name.c_str(), 0700), "make directory " + name, EEXIST));
   return own(::openat(parent, name.c_str(), kDirectory), "open directory " + name);
@@ -39,7 +42,8 @@ DirectoryReader names_in(int parent, const char* name = ".") {
   return DirectoryReader(UniqueFd(::openat(parent, name, kDirectory)));
 }
 
-/// What is to be deleted of this user's: his, in a directory that only root enters. Root looks into it no more.
+/// What is to be deleted of this user's: his, in a directory that only root enters. Root looks into
+/// it no more.
 Result<UniqueFd> trash_of(uid_t uid) {
   const auto containers = SPC_TRY(open_containers());
   const auto all = SPC_TRY(ensure_at(containers.get(), "trash"));
@@ -52,43 +56,53 @@ Result<UniqueFd> trash_of(uid_t uid) {
 Result<void> move_to_trash(int parent, const std::string& name, int trash) {
   static unsigned moved = 0;
   const std::string as = std::to_string(::getpid()) + "." + std::to_string(moved++);
-  return check(::renameat(parent, name.c_str(), trash, as.c_str()), "move " + name + " out of the way", ENOENT);
+  return check(::renameat(parent, name.c_str(), trash, as.c_str()),
+               "move " + name + " out of the way", ENOENT);
 }
 
 /// Else no start of it has got as far as its tasks.
 bool is_stored(int of_user, const std::string& key) {
   struct stat notes {};
-  return ::fstatat(of_user, (key + "/is/notes").c_str(), &notes, AT_SYMLINK_NOFOLLOW) == 0 && notes.st_size > 0;
+  return ::fstatat(of_user, (key + "/is/notes").c_str(), &notes, AT_SYMLINK_NOFOLLOW) == 0 &&
+         notes.st_size > 0;
 }
 
 /// Empty: it is in use, or was removed just now, by somebody who had the lock.
 Result<UniqueFd> take_lock(int of_user, const std::string& key, int directory) {
-  auto lock = SPC_TRY(own(::openat(directory, "lock", O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600), "lock the container"));
-  struct stat ours {}, named {};
-  const bool taken = ::flock(lock.get(), LOCK_EX | LOCK_NB) == 0 && ::fstat(directory, &ours) == 0 &&
-                     ::fstatat(of_user, key.c_str(), &named, AT_SYMLINK_NOFOLLOW) == 0 && ours.st_ino == named.st_ino;
+  auto lock =
+      SPC_TRY(own(::openat(directory, "lock", O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600),
+                  "lock the container"));
+  struct stat ours {
+  }, named{};
+  const bool taken = ::flock(lock.get(), LOCK_EX | LOCK_NB) == 0 &&
+                     ::fstat(directory, &ours) == 0 &&
+                     ::fstatat(of_user, key.c_str(), &named, AT_SYMLINK_NOFOLLOW) == 0 &&
+                     ours.st_ino == named.st_ino;
   return taken ? std::move(lock) : UniqueFd();
 }
 
-/// A container, or its `is`, for good: it is none without notes, and root's directories in it become the user's.
+/// A container, or its `is`, for good: it is none without notes, and root's directories in it
+/// become the user's.
 Result<void> discard(int parent, const std::string& name, uid_t uid) {
   const auto trash = SPC_TRY(trash_of(uid));
   for (const char* notes : {"/notes", "/is/notes"}) ::unlinkat(parent, (name + notes).c_str(), 0);
   for (const char* below : {"/layers", "/work", "/is/layers", "/is/work", "/is", ""})
-    SPC_TRY(check(::fchownat(parent, (name + below).c_str(), uid, ~0U, AT_SYMLINK_NOFOLLOW), "give " + name + " away", ENOENT));
+    SPC_TRY(check(::fchownat(parent, (name + below).c_str(), uid, ~0U, AT_SYMLINK_NOFOLLOW),
+                  "give " + name + " away", ENOENT));
   return move_to_trash(parent, name, trash.get());
 }
 
-/// Without privilege, with the user's rights to files. Deletes what he has written, as deep and as much as it may be, without
-/// following any path: what a directory holds is unlinked or moved up while it is read, so that each name is one of ours or one
-/// component below it, and none is kept.
+/// Without privilege, with the user's rights to files. Deletes what he has written, as deep and as
+/// much as it may be, without following any path: what a directory holds is unlinked or moved up
+/// while it is read, so that each name is one of ours or one component below it, and none is kept.
 void empty(int trash) {
   for (bool progress = true; progress;) {
     progress = false;
     for (DirectoryReader names = names_in(trash); names.next();) {
       for (DirectoryReader below = names_in(trash, names.c_name()); below.next();) {
         bool gone = ::unlinkat(below.descriptor(), below.c_name(), 0) == 0;
-        if (!gone && errno == EISDIR && ::fchmodat(below.descriptor(), below.c_name(), 0700, 0) == 0) {
+        if (!gone && errno == EISDIR &&
+            ::fchmodat(below.descriptor(), below.c_name(), 0700, 0) == 0) {
           gone = move_to_trash(below.descriptor(), below.c_name(), trash).has_value();
         }
         progress |= gone;
@@ -98,10 +112,11 @@ void empty(int trash) {
   }
 }
 
-/// In a process of its own, which outlives the caller, sees nothing but the trash, and waits for everybody else. It keeps root's
-/// ID alone, so that neither its user nor a site's epilog, which ends processes of users whose jobs are over, can stop it.
-/// While one empties the trash at most one other waits: it begins to read after it has stopped waiting, so whoever finds
-/// somebody waiting leaves to him what he has moved there.
+/// In a process of its own, which outlives the caller, sees nothing but the trash, and waits for
+/// everybody else. It keeps root's ID alone, so that neither its user nor a site's epilog, which
+/// ends processes of users whose jobs are over, can stop it. While one empties the trash at most
+/// one other waits: it begins to read after it has stopped waiting, so whoever finds somebody
+/// waiting leaves to him what he has moved there.
 Result<void> empty_in_background(int of_user, int trash, uid_t uid) {
   ::setsid();  // before the fork: when we end, slurmd kills what is left of our group
   const pid_t child = ::fork();
@@ -111,13 +126,17 @@ Result<void> empty_in_background(int of_user, int trash, uid_t uid) {
   ::setrlimit(RLIMIT_AS, &kMemory);
   const bool inside = ::fchdir(trash) == 0 && ::chroot(".") == 0 && ::setgroups(0, nullptr) == 0;
   ::setfsuid(uid);
-  const bool powerless = ::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 && ::cap_set_proc(::cap_init()) == 0;
-  const bool waits = inside && powerless && ::flock(of_user, LOCK_EX | LOCK_NB) == 0 && ::flock(trash, LOCK_EX) == 0;
+  const bool powerless =
+      ::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 && ::cap_set_proc(::cap_init()) == 0;
+  const bool waits = inside && powerless && ::flock(of_user, LOCK_EX | LOCK_NB) == 0 &&
+                     ::flock(trash, LOCK_EX) == 0;
   if (waits && ::flock(of_user, LOCK_UN) == 0) empty(trash);
   ::_exit(0);
 }
 
-UniqueFd new_socket() { return UniqueFd(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0)); }
+UniqueFd new_socket() {
+  return UniqueFd(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+}
 
 /// A path that fits into an address, however long that of the directory is.
 sockaddr_un address_of(int directory, const std::string& name) {
@@ -126,8 +145,8 @@ sockaddr_un address_of(int directory, const std::string& name) {
   return address;
 }
 
-/// Discards what nobody uses of a user's: what no start has finished, and containers of jobs whose keys begin like this and that
-/// were last used before the time `until`.
+/// Discards what nobody uses of a user's: what no start has finished, and containers of jobs whose
+/// keys begin like this and that were last used before the time `until`.
 Result<void> discard_unused(const std::string& user, const std::string& begin, time_t until) {
   DirectoryReader keys = names_in(SPC_TRY(open_containers()).get(), user.c_str());
   if (keys.descriptor() < 0) return {};
@@ -140,7 +159,8 @@ Result<void> discard_unused(const std::string& user, const std::string& begin, t
     const auto lock = take_lock(keys.descriptor(), key, directory.get());
     if (!lock || !*lock || ::fstat(directory.get(), &status) != 0) continue;
     const bool stays = is_stored(keys.descriptor(), key) && (!of_job || status.st_mtime >= until);
-    if (!stays) [[maybe_unused]] const auto moved = discard(keys.descriptor(), key, uid);
+    if (!stays) [[maybe_unused]]
+      const auto moved = discard(keys.descriptor(), key, uid);
   }
   return empty_in_background(keys.descriptor(), SPC_TRY(trash_of(uid)).get(), uid);
 }
@@ -154,7 +174,8 @@ Result<bool> NamedContainer::take(bool afresh, std::uint32_t most) {
     std::uint32_t others = 0;
     for (DirectoryReader all = names_in(of_user.get()); others < most && all.next();) ++others;
     if (others == most)
-      return Error(ErrorKind::refused, "make a container with a name: the user has " + std::to_string(most) + " on this node");
+      return Error(ErrorKind::refused, "make a container with a name: the user has " +
+                                           std::to_string(most) + " on this node");
   }
   directory_ = SPC_TRY(ensure_at(of_user.get(), key_));
   lock = SPC_TRY(take_lock(of_user.get(), key_, directory_.get()));
@@ -162,30 +183,36 @@ Result<bool> NamedContainer::take(bool afresh, std::uint32_t most) {
   stored_ = !afresh && is_stored(of_user.get(), key_);
   of_user_ = std::move(of_user);
   listener = SPC_TRY(listen_at(directory_.get(), "socket"));
-  const int opened = stored_ ? ::openat(directory_.get(), "is/notes", O_RDWR | O_NOFOLLOW | O_CLOEXEC)
-                             : ::openat(directory_.get(), ".", O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
+  const int opened = stored_
+                         ? ::openat(directory_.get(), "is/notes", O_RDWR | O_NOFOLLOW | O_CLOEXEC)
+                         : ::openat(directory_.get(), ".", O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
   notes = SPC_TRY(own(opened, "open the container's notes"));
   return true;
 }
 
 NamedContainer::~NamedContainer() {
   if (lock) ::futimens(lock.get(), nullptr);  // the last use
-  if (of_user_ && !is_stored(of_user_.get(), key_)) [[maybe_unused]] const auto moved = discard(of_user_.get(), key_, uid_);
+  if (of_user_ && !is_stored(of_user_.get(), key_)) [[maybe_unused]]
+    const auto moved = discard(of_user_.get(), key_, uid_);
 }
 
 UniqueFd NamedContainer::ask() const { return connect_to(directory_.get(), "socket"); }
 
 Result<ImageFiles> NamedContainer::open_image() const {
-  const auto layers = SPC_TRY(own(::openat(directory_.get(), "is/layers", kDirectory), "open the container's layers"));
-  return ImageStore::open_files(SPC_TRY(open_object(directory_.get(), "is/record", "its record")), layers.get());
+  const auto layers = SPC_TRY(
+      own(::openat(directory_.get(), "is/layers", kDirectory), "open the container's layers"));
+  return ImageStore::open_files(SPC_TRY(open_object(directory_.get(), "is/record", "its record")),
+                                layers.get());
 }
 
 Result<UniqueFd> NamedContainer::keep(const ImageFiles& image) {
-  if (stored_) return own(::openat(directory_.get(), "is", kDirectory), "open the container's files");
+  if (stored_)
+    return own(::openat(directory_.get(), "is", kDirectory), "open the container's files");
   SPC_TRY(discard(directory_.get(), "is", uid_));
   auto is = SPC_TRY(ensure_at(directory_.get(), "is"));
   for (const char* name : {"up", "work"}) SPC_TRY(ensure_at(is.get(), name));
-  const int failed = ::fchownat(is.get(), "up", uid_, gid_, AT_SYMLINK_NOFOLLOW) | ::fchmodat(is.get(), "up", 0755, 0);
+  const int failed = ::fchownat(is.get(), "up", uid_, gid_, AT_SYMLINK_NOFOLLOW) |
+                     ::fchmodat(is.get(), "up", 0755, 0);
   SPC_TRY(check(failed, "set owner and mode of the container's /"));
   const auto layers = SPC_TRY(ensure_at(is.get(), "layers"));
   for (const LayerFile& layer : image.layers)
@@ -205,7 +232,8 @@ Result<UniqueFd> listen_at(int directory, const std::string& name) {
   ::unlinkat(directory, name.c_str(), 0);
   UniqueFd listener = new_socket();
   const sockaddr_un address = address_of(directory, name);
-  SPC_TRY(check(::bind(listener.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address), "create a socket"));
+  SPC_TRY(check(::bind(listener.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address),
+                "create a socket"));
   SPC_TRY(check(::listen(listener.get(), 128), "listen on a socket"));
   return listener;
 }
@@ -213,13 +241,18 @@ Result<UniqueFd> listen_at(int directory, const std::string& name) {
 UniqueFd connect_to(int directory, const std::string& name) {
   UniqueFd connection = new_socket();
   const sockaddr_un address = address_of(directory, name);
-  const bool answered = ::connect(connection.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0;
+  const bool answered =
+      ::connect(connection.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0;
   return answered && peer_is(connection.get(), 0) ? std::move(connection) : UniqueFd();
 }
 
-Result<UniqueFd> open_steps() { return own(::open(SPC_RUN_DIR "/steps", kDirectory), "open the directory of steps"); }
+Result<UniqueFd> open_steps() {
+  return own(::open(SPC_RUN_DIR "/steps", kDirectory), "open the directory of steps");
+}
 
-std::string traces_of(uid_t uid, std::uint32_t job) { return std::to_string(uid) + "." + std::to_string(job) + "."; }
+std::string traces_of(uid_t uid, std::uint32_t job) {
+  return std::to_string(uid) + "." + std::to_string(job) + ".";
+}
 
 Result<void> remove_traces(const std::string& begin, int how) {
   for (DirectoryReader traces = names_in(SPC_TRY(open_steps()).get()); traces.next();) {
@@ -231,14 +264,16 @@ Result<void> remove_traces(const std::string& begin, int how) {
 Result<void> remove_containers_of(uid_t uid, std::uint32_t job) {
   // All steps of the job have ended: sockets are of those whose slurmstepd was killed.
   for (const int how : {0, AT_REMOVEDIR}) SPC_TRY(remove_traces(traces_of(uid, job), how));
-  return discard_unused(std::to_string(uid), std::to_string(job) + ".", std::numeric_limits<time_t>::max());
+  return discard_unused(std::to_string(uid), std::to_string(job) + ".",
+                        std::numeric_limits<time_t>::max());
 }
 
 Result<void> sweep_containers() {
   timespec up{};
   ::clock_gettime(CLOCK_BOOTTIME, &up);
   for (DirectoryReader users(SPC_TRY(open_containers())); users.next();) {
-    if (users.name() != "trash") SPC_TRY(discard_unused(users.c_name(), "", ::time(nullptr) - up.tv_sec));
+    if (users.name() != "trash")
+      SPC_TRY(discard_unused(users.c_name(), "", ::time(nullptr) - up.tv_sec));
   }
   return {};
 }

@@ -22,11 +22,13 @@
 namespace spc::agent {
 namespace {
 
-constexpr std::array kNeeded = {CAP_SYS_ADMIN,    CAP_SYS_CHROOT, CAP_SETUID, CAP_SETGID, CAP_KILL,
-                                CAP_DAC_OVERRIDE, CAP_CHOWN,      CAP_FOWNER, CAP_FSETID, CAP_SETFCAP};
+constexpr std::array kNeeded = {CAP_SYS_ADMIN, CAP_SYS_CHROOT,   CAP_SETUID, CAP_SETGID,
+                                CAP_KILL,      CAP_DAC_OVERRIDE, CAP_CHOWN,  CAP_FOWNER,
+                                CAP_FSETID,    CAP_SETFCAP};
 
 Result<void> write_file(const std::string& path, const std::string& text) {
-  const auto file = SPC_TRY(own(::open(path.c_str(), O_WRONLY | O_CLOEXEC), "open " + quoted(path)));
+  const auto file =
+      SPC_TRY(own(::open(path.c_str(), O_WRONLY | O_CLOEXEC), "open " + quoted(path)));
   return check(::write(file.get(), text.data(), text.size()), "write " + quoted(path));
 }
 
@@ -37,10 +39,12 @@ Result<void> keep_needed_privileges() {
   for (int capability = 0; capability <= CAP_LAST_CAP; ++capability) {
     const bool needed = std::ranges::count(kNeeded, capability) > 0;
     // EINVAL: a capability that this kernel does not know.
-    if (!needed) SPC_TRY(check(::prctl(PR_CAPBSET_DROP, capability), "reduce the bounding set", EINVAL));
+    if (!needed)
+      SPC_TRY(check(::prctl(PR_CAPBSET_DROP, capability), "reduce the bounding set", EINVAL));
   }
   cap_t set = ::cap_init();  // never freed
-  for (const auto which : {CAP_PERMITTED, CAP_EFFECTIVE}) ::cap_set_flag(set, which, kNeeded.size(), kNeeded.data(), CAP_SET);
+  for (const auto which : {CAP_PERMITTED, CAP_EFFECTIVE})
+    ::cap_set_flag(set, which, kNeeded.size(), kNeeded.data(), CAP_SET);
   SPC_TRY(check(::cap_set_proc(set), "reduce the capabilities"));
   SPC_TRY(check(::prctl(PR_SET_DUMPABLE, 0), "become undumpable"));
   return check(::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "set no_new_privs");
@@ -54,7 +58,8 @@ void stay_with(pid_t parent) {
 Result<pid_t> fork_child(unsigned long namespaces) {
   const pid_t parent = (namespaces & CLONE_NEWPID) != 0 ? 0 : ::getpid();  // as the child sees it
   // A raw clone without a stack behaves like fork.
-  const auto child = static_cast<pid_t>(::syscall(SYS_clone, namespaces | SIGCHLD, nullptr, nullptr, nullptr, nullptr));
+  const auto child = static_cast<pid_t>(
+      ::syscall(SYS_clone, namespaces | SIGCHLD, nullptr, nullptr, nullptr, nullptr));
   if (child < 0) return Error::from_errno(errno, "fork");
   if (child == 0) stay_with(parent);
   return child;
@@ -75,7 +80,8 @@ Result<pid_t> run_aside(unsigned long namespaces, std::function<void()> body) {
 
 Result<UniqueFd> describe_id_map(uid_t uid, gid_t gid) {
   UniqueFd space;
-  const auto child = run_aside(CLONE_NEWUSER, [&] { space.reset(::open("/proc/self/ns/user", O_RDONLY | O_CLOEXEC)); });
+  const auto child = run_aside(
+      CLONE_NEWUSER, [&] { space.reset(::open("/proc/self/ns/user", O_RDONLY | O_CLOEXEC)); });
   if (!child) return Error(child.error()).during("create the ID map");
   const std::string proc = "/proc/" + std::to_string(*child);
   auto described = write_file(proc + "/uid_map", "0 " + std::to_string(uid) + " 1\n");
@@ -96,10 +102,14 @@ Result<pid_t> start_helper(const char* name, const char* argument, uid_t uid, gi
   const pid_t child = SPC_TRY(fork_child());
   if (child > 0) return child;
 
-  // Slurm's daemons are never killed when memory is short (-1000). A helper may be, but after the tasks: they can end without it.
+  // Slurm's daemons are never killed when memory is short (-1000). A helper may be, but after the
+  // tasks: they can end without it.
   (void)write_file("/proc/self/oom_score_adj", "-500");
-  // Dropping needs this order, and the id change makes the kernel forget that the child dies with its parent.
-  if (::setgroups(0, nullptr) != 0 || ::setresgid(gid, gid, gid) != 0 || ::setresuid(uid, uid, uid) != 0) ::_exit(125);
+  // Dropping needs this order, and the id change makes the kernel forget that the child dies with
+  // its parent.
+  if (::setgroups(0, nullptr) != 0 || ::setresgid(gid, gid, gid) != 0 ||
+      ::setresuid(uid, uid, uid) != 0)
+    ::_exit(125);
   stay_with(parent);
   const int null = ::open("/dev/null", O_RDWR);
   if (null < 0) ::_exit(125);
@@ -110,8 +120,10 @@ Result<pid_t> start_helper(const char* name, const char* argument, uid_t uid, gi
   for (const int descriptor : high)
     if (::dup2(descriptor, next++) < 0) ::_exit(125);  // else what has that number would go along
   ::close_range(static_cast<unsigned>(next), ~0U, 0);
-  ::sigprocmask(SIG_SETMASK, std::array<sigset_t, 1>{}.data(), nullptr);  // all are blocked in the agent
-  char* const arguments[] = {const_cast<char*>(program.c_str()), const_cast<char*>(argument), nullptr};
+  ::sigprocmask(SIG_SETMASK, std::array<sigset_t, 1>{}.data(),
+                nullptr);  // all are blocked in the agent
+  char* const arguments[] = {const_cast<char*>(program.c_str()), const_cast<char*>(argument),
+                             nullptr};
   ::execve(arguments[0], arguments, arguments + 2);  // an empty environment
   ::_exit(126);
 }

@@ -30,9 +30,11 @@ Json::Json(const std::map<std::string, std::string>& texts) : value_(Object()) {
 bool operator==(const Json& one, const Json& other) {
   if (!one.is_object() || !other.is_object()) return one.value_ == other.value_;
   const auto is_in_other = [&](const Json::Member& member) {
-    return std::find(other.members().begin(), other.members().end(), member) != other.members().end();
+    return std::find(other.members().begin(), other.members().end(), member) !=
+           other.members().end();
   };
-  return one.size() == other.size() && std::all_of(one.members().begin(), one.members().end(), is_in_other);
+  return one.size() == other.size() &&
+         std::all_of(one.members().begin(), one.members().end(), is_in_other);
 }
 
 bool Json::as_boolean() const noexcept {
@@ -84,7 +86,8 @@ Result<std::optional<std::string>> Json::text(std::string_view key) const {
   const Json* member = find(key);
   if (member == nullptr) return std::optional<std::string>();
   if (!member->is_text()) return wrong_type(key, "a string");
-  if (member->as_text().find('\0') == std::string::npos) return std::optional<std::string>(member->as_text());
+  if (member->as_text().find('\0') == std::string::npos)
+    return std::optional<std::string>(member->as_text());
   return Error(ErrorKind::corrupt, formatted("\"{}\" contains a NUL character", key));
 }
 
@@ -106,7 +109,8 @@ Result<const Json::Array*> Json::list(std::string_view key) const {
 Json& Json::operator[](std::string_view key) {
   if (!is_object()) value_ = Object();
   auto& members = std::get<Object>(value_);
-  const auto found = std::find_if(members.begin(), members.end(), [&](const Member& member) { return member.key == key; });
+  const auto found = std::find_if(members.begin(), members.end(),
+                                  [&](const Member& member) { return member.key == key; });
   if (found != members.end()) return found->value;
   members.push_back({std::string(key), Json()});
   return members.back().value;
@@ -145,7 +149,8 @@ class Json::Builder final : public nlohmann::json_sax<nlohmann::json> {
     open_.back().key = std::move(name);
     return true;
   }
-  bool parse_error(std::size_t position, const std::string&, const nlohmann::detail::exception&) override {
+  bool parse_error(std::size_t position, const std::string&,
+                   const nlohmann::detail::exception&) override {
     return refuse(formatted("is not JSON (at byte {})", position));
   }
 
@@ -221,13 +226,15 @@ Result<Json> Json::parse(std::string_view text, const JsonLimits& limits) {
 /// Writes a value as text.
 class JsonWriter {
  public:
-  JsonWriter(unsigned indent, char fill, Json::Order order) : indent_(indent), fill_(fill), order_(order) {}
+  JsonWriter(unsigned indent, char fill, Json::Order order)
+      : indent_(indent), fill_(fill), order_(order) {}
 
   void write(const Json& value, std::size_t depth = 0) {
     if (value.is_object()) {
       write_object(value.members(), depth);
     } else if (value.is_array()) {
-      write_list('[', value.elements(), ']', depth, [&](const Json& element) { write(element, depth + 1); });
+      write_list('[', value.elements(), ']', depth,
+                 [&](const Json& element) { write(element, depth + 1); });
     } else {
       write_scalar(value);
     }
@@ -239,7 +246,8 @@ class JsonWriter {
     std::vector<const Json::Member*> ordered;
     for (const Json::Member& member : members) ordered.push_back(&member);
     if (order_ == Json::Order::sorted) {
-      std::stable_sort(ordered.begin(), ordered.end(), [](const auto* one, const auto* other) { return one->key < other->key; });
+      std::stable_sort(ordered.begin(), ordered.end(),
+                       [](const auto* one, const auto* other) { return one->key < other->key; });
     }
     write_list('{', ordered, '}', depth, [&](const Json::Member* member) {
       write_scalar(member->key);
@@ -249,7 +257,8 @@ class JsonWriter {
   }
 
   template <typename List, typename Write>
-  void write_list(char begin, const List& list, char end, std::size_t depth, const Write& write_one) {
+  void write_list(char begin, const List& list, char end, std::size_t depth,
+                  const Write& write_one) {
     out_ += begin;
     bool first = true;
     for (const auto& one : list) {

@@ -12,16 +12,17 @@
 
 namespace spc {
 
-/// An object of a document written by people or by site programs. Each member is taken by key and type;
-/// members that nobody took are refused at the end, so a mistyped key is never ignored. Errors are ErrorKind::invalid and name
-/// the member with its path: `mounts[1].target: is not an absolute path`. An absent or null member leaves the target
-/// unchanged. The value must outlive it.
+/// An object of a document written by people or by site programs. Each member is taken by key and
+/// type; members that nobody took are refused at the end, so a mistyped key is never ignored.
+/// Errors are ErrorKind::invalid and name the member with its path: `mounts[1].target: is not an
+/// absolute path`. An absent or null member leaves the target unchanged. The value must outlive it.
 class JsonObject {
  public:
   /// Parses a whole document, which must be an object.
   static Result<Json> parse(std::string_view text);
 
-  /// `where`: prefix of keys in errors; empty for the document itself. An error if `value` is not an object.
+  /// `where`: prefix of keys in errors; empty for the document itself. An error if `value` is not
+  /// an object.
   static Result<JsonObject> of(const Json& value, std::string where = "");
 
   Result<void> take(const char* key, bool& into);

@@ -22,7 +22,8 @@ struct PortRange {
 /// An address of this machine; IPv4 as ::ffff:a.b.c.d.
 using ListenAddress = std::array<std::uint8_t, 16>;
 
-/// A socket that listens for TCP: IPv6 and IPv4, or where there is no IPv6 for IPv4 only. Non-blocking, close-on-exec.
+/// A socket that listens for TCP: IPv6 and IPv4, or where there is no IPv6 for IPv4 only.
+/// Non-blocking, close-on-exec.
 struct Listener {
   UniqueFd socket;
   std::uint16_t port = 0;

@@ -32,7 +32,8 @@ struct Plan {
   const Program& program;
   std::vector<char*> arguments;
   std::vector<char*> environment;
-  std::vector<int> high;  // of the descriptors that are passed, and /dev/null: only their room is made here
+  std::vector<int>
+      high;  // of the descriptors that are passed, and /dev/null: only their room is made here
   pid_t parent = ::getpid();
   int failed = 0;
 };
@@ -41,7 +42,8 @@ void set_default_signals() {
   for (int number = 1; number < NSIG; ++number) ::signal(number, SIG_DFL);
 }
 
-/// Out of the way of the numbers that they get first, so that none is overwritten before it is used.
+/// Out of the way of the numbers that they get first, so that none is overwritten before it is
+/// used.
 bool arrange_descriptors(Plan& plan) {
   const auto& passed = plan.program.descriptors;
   for (std::size_t i = 0; i < passed.size(); ++i) {
@@ -59,8 +61,9 @@ bool arrange_descriptors(Plan& plan) {
   return true;
 }
 
-/// In the child: only system calls, and what `prepare` does. Returns only if the program is not executed, with the errno. A sanitizer's
-/// marks on a stack that nobody returns to would stay in our memory.
+/// In the child: only system calls, and what `prepare` does. Returns only if the program is not
+/// executed, with the errno. A sanitizer's marks on a stack that nobody returns to would stay in
+/// our memory.
 [[gnu::no_sanitize_address]] int become(Plan& plan) noexcept {
   const Program& program = plan.program;
   if (program.death_signal != 0) {
@@ -80,14 +83,16 @@ bool arrange_descriptors(Plan& plan) {
   if (program.directory != nullptr && ::chdir(program.directory) != 0) return errno;
   ::sigprocmask(SIG_SETMASK, &none, nullptr);
   if (program.executed >= 0) {
-    ::syscall(SYS_execveat, program.executed, "", plan.arguments.data(), plan.environment.data(), AT_EMPTY_PATH);
+    ::syscall(SYS_execveat, program.executed, "", plan.arguments.data(), plan.environment.data(),
+              AT_EMPTY_PATH);
   } else {
     ::execve(program.path.c_str(), plan.arguments.data(), plan.environment.data());
   }
   return errno;
 }
 
-/// No signal handler of ours may run in a child that has our memory, nor before its own mask is set.
+/// No signal handler of ours may run in a child that has our memory, nor before its own mask is
+/// set.
 class BlockedSignals {
  public:
   BlockedSignals() {
@@ -103,14 +108,17 @@ class BlockedSignals {
   sigset_t before_;
 };
 
-/// fork() makes memory usable in the child where there are threads; only the kernel makes a sibling.
+/// fork() makes memory usable in the child where there are threads; only the kernel makes a
+/// sibling.
 pid_t copy_process(ChildOf parent) {
   if (parent == ChildOf::us) return ::fork();
-  return static_cast<pid_t>(::syscall(SYS_clone, CLONE_PARENT | SIGCHLD, nullptr, nullptr, nullptr, nullptr));
+  return static_cast<pid_t>(
+      ::syscall(SYS_clone, CLONE_PARENT | SIGCHLD, nullptr, nullptr, nullptr, nullptr));
 }
 
 pid_t start_in_our_memory(Plan& plan) {
-  void* const stack = ::mmap(nullptr, kStack, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_STACK, -1, 0);
+  void* const stack = ::mmap(nullptr, kStack, PROT_READ | PROT_WRITE,
+                             MAP_PRIVATE | MAP_ANONYMOUS | MAP_STACK, -1, 0);
   if (stack == MAP_FAILED) return -1;
   const auto body = [](void* given) {
     auto& its_plan = *static_cast<Plan*>(given);
@@ -118,7 +126,8 @@ pid_t start_in_our_memory(Plan& plan) {
     return 127;
   };
   const BlockedSignals blocked;
-  const pid_t pid = ::clone(body, static_cast<char*>(stack) + kStack, CLONE_VM | CLONE_VFORK | SIGCHLD, &plan);
+  const pid_t pid =
+      ::clone(body, static_cast<char*>(stack) + kStack, CLONE_VM | CLONE_VFORK | SIGCHLD, &plan);
   const int err = errno;
   ::munmap(stack, kStack);
   errno = err;
@@ -151,16 +160,22 @@ pid_t start_in_a_copy(Plan& plan) {
 }  // namespace
 
 Child::Child(pid_t pid, bool has_group)
-    : pid_(pid), has_group_(has_group), watch_(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0U))) {}
+    : pid_(pid),
+      has_group_(has_group),
+      watch_(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0U))) {}
 
 Result<Child> Child::start(const Program& program) {
   const std::string what = "execute " + in_quotes(program.path);
-  Plan plan{.program = program, .arguments = as_pointers(program.arguments), .environment = {}, .high = {}};
+  Plan plan{.program = program,
+            .arguments = as_pointers(program.arguments),
+            .environment = {},
+            .high = {}};
   plan.high.resize(program.descriptors.size());
   if (program.environment) {
     plan.environment = as_pointers(*program.environment);
   } else {
-    for (char** variable = environ; *variable != nullptr; ++variable) plan.environment.push_back(*variable);
+    for (char** variable = environ; *variable != nullptr; ++variable)
+      plan.environment.push_back(*variable);
     plan.environment.push_back(nullptr);
   }
   const bool is_copied = program.prepare || program.parent == ChildOf::our_parent;
@@ -174,7 +189,8 @@ Result<Child> Child::start(const Program& program) {
   return child;
 }
 
-Result<Child> Child::run(const std::function<int()>& work, std::string_view what, int death_signal, ChildOf parent) {
+Result<Child> Child::run(const std::function<int()>& work, std::string_view what, int death_signal,
+                         ChildOf parent) {
   const pid_t us = ::getpid();
   const pid_t pid = copy_process(parent);
   if (pid < 0) return Error::from_errno(errno, std::string(what) + ": fork");

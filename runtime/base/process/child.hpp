@@ -16,16 +16,18 @@
 
 namespace spc {
 
-/// The one place that starts processes, but for those that slurmstepd and the agent start as root (agent/privilege,
-/// task/step_agent), who want nothing between clone and exec but system calls that can be read on one page.
+/// The one place that starts processes, but for those that slurmstepd and the agent start as root
+/// (agent/privilege, task/step_agent), who want nothing between clone and exec but system calls
+/// that can be read on one page.
 ///
-///   auto child = SPC_TRY(Child::start({.path = "/usr/bin/x", .arguments = {"x", "--all"}, .descriptors = {{file, 1}}}));
-///   if (child.wait().code() != 0) ...
+///   auto child = SPC_TRY(Child::start({.path = "/usr/bin/x", .arguments = {"x", "--all"},
+///   .descriptors = {{file, 1}}})); if (child.wait().code() != 0) ...
 ///
-/// Starting fails, with the errno, if the program cannot be executed. It begins with an empty signal mask; descriptors that are
-/// not passed are closed, 0 to 2 on /dev/null.
+/// Starting fails, with the errno, if the program cannot be executed. It begins with an empty
+/// signal mask; descriptors that are not passed are closed, 0 to 2 on /dev/null.
 
-/// Whose child the new process is. A sibling of ours can be waited for, and signalled, by our parent alone.
+/// Whose child the new process is. A sibling of ours can be waited for, and signalled, by our
+/// parent alone.
 enum class ChildOf { us, our_parent };
 
 struct Program {
@@ -40,16 +42,17 @@ struct Program {
   std::vector<std::string> arguments;                   ///< the first is what it is called
   std::optional<std::vector<std::string>> environment;  ///< NAME=VALUE; nothing: ours
   std::vector<Passed> descriptors;
-  int executed = -1;            ///< the passed descriptor, as theirs, that is executed in place of the path
-  int death_signal = SIGKILL;   ///< when we end; 0: it outlives us
-  Group group = Group::ours;    ///< of its own: kill() reaches what it has started, too
+  int executed = -1;  ///< the passed descriptor, as theirs, that is executed in place of the path
+  int death_signal = SIGKILL;          ///< when we end; 0: it outlives us
+  Group group = Group::ours;           ///< of its own: kill() reaches what it has started, too
   Signals signals = Signals::as_ours;  ///< those that are ignored
   std::optional<mode_t> umask;
   const char* directory = nullptr;  ///< to work in; nullptr: ours
   ChildOf parent = ChildOf::us;
-  /// Called in the child before anything of the above but group, signals and death signal; false: errno says why not. This is
-  /// the place to give up privilege. Without it the child shares our memory until it executes (as after vfork), which spares a
-  /// large process the copy; with it never: whoever may trace a process with less privilege could write into ours.
+  /// Called in the child before anything of the above but group, signals and death signal; false:
+  /// errno says why not. This is the place to give up privilege. Without it the child shares our
+  /// memory until it executes (as after vfork), which spares a large process the copy; with it
+  /// never: whoever may trace a process with less privilege could write into ours.
   std::function<bool()> prepare;
 };
 
@@ -73,13 +76,16 @@ class ExitStatus {
 class Child {
  public:
   static Result<Child> start(const Program& program);
-  /// A copy of this process that ends with what `work` returns as its exit status. `what`: for the error, what it is for.
-  static Result<Child> run(const std::function<int()>& work, std::string_view what, int death_signal = SIGKILL,
-                           ChildOf parent = ChildOf::us);
+  /// A copy of this process that ends with what `work` returns as its exit status. `what`: for the
+  /// error, what it is for.
+  static Result<Child> run(const std::function<int()>& work, std::string_view what,
+                           int death_signal = SIGKILL, ChildOf parent = ChildOf::us);
 
   Child() = default;
   Child(Child&& other) noexcept
-      : pid_(std::exchange(other.pid_, -1)), has_group_(other.has_group_), watch_(std::move(other.watch_)) {}
+      : pid_(std::exchange(other.pid_, -1)),
+        has_group_(other.has_group_),
+        watch_(std::move(other.watch_)) {}
   Child& operator=(Child&& other) noexcept {
     std::swap(pid_, other.pid_);
     std::swap(has_group_, other.has_group_);
@@ -110,8 +116,8 @@ class Child {
 /// fork(2), for what goes on in both processes.
 pid_t fork_process();
 
-/// Where along `path` the program of this name is, in absolute directories only: the work directory is no place for programs. A
-/// name with a slash is its own place. ErrorKind::not_found: nowhere.
+/// Where along `path` the program of this name is, in absolute directories only: the work directory
+/// is no place for programs. A name with a slash is its own place. ErrorKind::not_found: nowhere.
 Result<std::string> find_program(const std::string& name, std::string_view path);
 
 }  // namespace spc

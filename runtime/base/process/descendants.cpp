@@ -16,11 +16,13 @@
 namespace spc {
 namespace {
 
-/// The processes whose parent the calling one is; not to be had where /proc is that of other process numbers.
+/// The processes whose parent the calling one is; not to be had where /proc is that of other
+/// process numbers.
 std::vector<pid_t> children() {
   std::vector<pid_t> found;
   char self[32] = {};
-  if (::readlink("/proc/self", self, sizeof self - 1) <= 0 || std::atoi(self) != ::getpid()) return found;
+  if (::readlink("/proc/self", self, sizeof self - 1) <= 0 || std::atoi(self) != ::getpid())
+    return found;
   const std::string path = "/proc/self/task/" + std::string(self) + "/children";
   const int file = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
   std::string text(64 * 1024, '\0');

@@ -28,10 +28,13 @@ KernelVersion running_kernel() {
 
 Result<void> check_kernel() {
   // It refuses these arguments, if it is there.
-  if (::syscall(SYS_mount_setattr, -1, nullptr, 0U, nullptr, std::size_t{0}) == 0 || errno != ENOSYS) return {};
+  if (::syscall(SYS_mount_setattr, -1, nullptr, 0U, nullptr, std::size_t{0}) == 0 ||
+      errno != ENOSYS)
+    return {};
   utsname system{};
   ::uname(&system);
-  return Error(ErrorKind::unavailable, "start a container: Linux " + std::string(system.release) + " has no mount_setattr")
+  return Error(ErrorKind::unavailable,
+               "start a container: Linux " + std::string(system.release) + " has no mount_setattr")
       .hint("this node needs Linux 5.12 or newer");
 }
 

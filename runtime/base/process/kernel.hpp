@@ -18,10 +18,12 @@ struct KernelVersion {
 KernelVersion kernel_version(std::string_view release);
 KernelVersion running_kernel();
 
-inline constexpr KernelVersion kMapsSquashfs{6, 2};  ///< the first that maps the owners of a squashfs
-inline constexpr KernelVersion kMapsErofs{5, 19};    ///< the same of an erofs
+inline constexpr KernelVersion kMapsSquashfs{6,
+                                             2};   ///< the first that maps the owners of a squashfs
+inline constexpr KernelVersion kMapsErofs{5, 19};  ///< the same of an erofs
 
-/// An Error that names the kernel if containers cannot be started with it: mount_setattr(2) is missing, as before Linux 5.12.
+/// An Error that names the kernel if containers cannot be started with it: mount_setattr(2) is
+/// missing, as before Linux 5.12.
 Result<void> check_kernel();
 
 }  // namespace spc

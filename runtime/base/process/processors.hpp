@@ -10,7 +10,9 @@ namespace spc {
 inline unsigned usable_processors() {
   cpu_set_t set;
   CPU_ZERO(&set);
-  return ::sched_getaffinity(0, sizeof set, &set) == 0 ? static_cast<unsigned>(std::max(CPU_COUNT(&set), 1)) : 1;
+  return ::sched_getaffinity(0, sizeof set, &set) == 0
+             ? static_cast<unsigned>(std::max(CPU_COUNT(&set), 1))
+             : 1;
 }
 
 /// Leaves `most` of them to this thread, and to what it starts from now on. 0: all.

@@ -15,7 +15,8 @@
 namespace spc {
 namespace {
 
-constexpr int kMostPieces = 256;  // of what is still to be read when it has ended: more than a pipe holds
+constexpr int kMostPieces =
+    256;  // of what is still to be read when it has ended: more than a pipe holds
 constexpr std::size_t kPiece = 4096;
 
 struct Pipe {
@@ -32,9 +33,11 @@ struct Pipe {
 /// Reads what the child prints until it ends.
 class Watch {
  public:
-  Watch(const RunLimits& limits, const std::function<void(std::string_view)>& tell, UniqueFd output, UniqueFd errors)
+  Watch(const RunLimits& limits, const std::function<void(std::string_view)>& tell, UniqueFd output,
+        UniqueFd errors)
       : limits_(limits), tell_(tell), output_(std::move(output)), errors_(std::move(errors)) {
-    text_.reserve(std::min<std::size_t>(limits.output, 1 << 20) + kPiece);  // growing would leave copies of a secret behind
+    text_.reserve(std::min<std::size_t>(limits.output, 1 << 20) +
+                  kPiece);  // growing would leave copies of a secret behind
   }
 
   RunEnd until_the_end(Child& child) {
@@ -63,8 +66,10 @@ class Watch {
     for (;;) {
       const std::uint64_t passed = now_us() - begin;
       if (passed >= limit) return RunEnd::Kind::timed_out;
-      pollfd events[] = {{child, POLLIN, 0}, {output_.get(), POLLIN, 0}, {errors_.get(), POLLIN, 0}};
-      const int left = static_cast<int>(std::min<std::uint64_t>((limit - passed) / 1000 + 1, 60'000));
+      pollfd events[] = {
+          {child, POLLIN, 0}, {output_.get(), POLLIN, 0}, {errors_.get(), POLLIN, 0}};
+      const int left =
+          static_cast<int>(std::min<std::uint64_t>((limit - passed) / 1000 + 1, 60'000));
       if (::poll(events, std::size(events), left) < 0) continue;
       if (events[1].revents != 0 && !read_output()) return RunEnd::Kind::printed_too_much;
       if (events[2].revents != 0) read_errors();
@@ -85,7 +90,8 @@ class Watch {
     }
   }
 
-  /// One piece: who prints without end must not keep us from looking at the clock. False: there is nothing.
+  /// One piece: who prints without end must not keep us from looking at the clock. False: there is
+  /// nothing.
   bool read_errors() {
     std::array<char, kPiece> buffer;
     const ssize_t size = ::read(errors_.get(), buffer.data(), buffer.size());
@@ -123,7 +129,8 @@ Result<RunEnd> run_supervised(Program program, std::string_view input, const Run
   ::lseek(in.get(), 0, SEEK_SET);
   auto output = SPC_TRY(Pipe::open());
   auto errors = SPC_TRY(Pipe::open());
-  program.descriptors.insert(program.descriptors.end(), {{in.get(), 0}, {output.in.get(), 1}, {errors.in.get(), 2}});
+  program.descriptors.insert(program.descriptors.end(),
+                             {{in.get(), 0}, {output.in.get(), 1}, {errors.in.get(), 2}});
   if (program.group == Program::Group::ours) program.group = Program::Group::own;
   Child child = SPC_TRY(Child::start(program));
   output.in.reset();

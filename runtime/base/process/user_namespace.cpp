@@ -30,13 +30,16 @@ Result<void> enter_user_namespace(RootMap map) {
   const uid_t uid = ::geteuid();
   const gid_t gid = ::getegid();
   if (::unshare(CLONE_NEWUSER | CLONE_NEWNS) != 0) {
-    return Error::from_errno(errno, "create a user namespace").hint("run scontainer doctor for the reason");
+    return Error::from_errno(errno, "create a user namespace")
+        .hint("run scontainer doctor for the reason");
   }
-  // The kernel takes a group map from an ordinary user only when setgroups is given up; the groups that he has stay.
+  // The kernel takes a group map from an ordinary user only when setgroups is given up; the groups
+  // that he has stay.
   SPC_TRY(write_map("/proc/self/setgroups", "deny"));
   SPC_TRY(write_map("/proc/self/uid_map", line(map, uid)));
   SPC_TRY(write_map("/proc/self/gid_map", line(map, gid)));
-  if (::mount(nullptr, "/", nullptr, MS_REC | MS_SLAVE, nullptr) != 0) return Error::from_errno(errno, "make mounts private");
+  if (::mount(nullptr, "/", nullptr, MS_REC | MS_SLAVE, nullptr) != 0)
+    return Error::from_errno(errno, "make mounts private");
   return {};
 }
 

@@ -47,7 +47,8 @@ Arguments arguments_of(int count, char** values) {
 
 /// A pipe or a file, up to 16 MiB.
 Result<std::string> text_of(const std::string& name) {
-  const UniqueFd file(name == "-" ? ::fcntl(STDIN_FILENO, F_DUPFD_CLOEXEC, 3) : ::open(name.c_str(), O_RDONLY | O_CLOEXEC));
+  const UniqueFd file(name == "-" ? ::fcntl(STDIN_FILENO, F_DUPFD_CLOEXEC, 3)
+                                  : ::open(name.c_str(), O_RDONLY | O_CLOEXEC));
   if (!file) return Error::from_errno(errno, "failed to open: " + name);
   std::string text;
   char piece[4096];
@@ -64,16 +65,19 @@ Result<UniqueFd> connect_to(const char* path) {
   UniqueFd socket(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
   sockaddr_un address{};
   address.sun_family = AF_UNIX;
-  if (std::strlen(path) >= sizeof address.sun_path) return Error::from_errno(ENAMETOOLONG, "reach the start of the container");
+  if (std::strlen(path) >= sizeof address.sun_path)
+    return Error::from_errno(ENAMETOOLONG, "reach the start of the container");
   std::memcpy(address.sun_path, path, std::strlen(path));
-  if (!socket || ::connect(socket.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0) {
+  if (!socket ||
+      ::connect(socket.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0) {
     return Error::from_errno(errno, "reach the start of the container");
   }
   return socket;
 }
 
 bool has_source(const EnrootFstabLine& line) {
-  return !line.detach && line.mounts() && (line.flags & (MS_BIND | MS_MOVE)) != 0 && (line.flags & MS_REMOUNT) == 0;
+  return !line.detach && line.mounts() && (line.flags & (MS_BIND | MS_MOVE)) != 0 &&
+         (line.flags & MS_REMOUNT) == 0;
 }
 
 MakeTarget target_to_make(const EnrootFstabLine& line, const UniqueFd& source) {
@@ -82,7 +86,8 @@ MakeTarget target_to_make(const EnrootFstabLine& line, const UniqueFd& source) {
   if (line.create == Create::directory) return MakeTarget::directory;
   if (line.create == Create::no) return MakeTarget::no;
   struct stat status {};
-  if (source && ::fstat(source.get(), &status) == 0 && !S_ISDIR(status.st_mode)) return MakeTarget::file;
+  if (source && ::fstat(source.get(), &status) == 0 && !S_ISDIR(status.st_mode))
+    return MakeTarget::file;
   return MakeTarget::directory;
 }
 
@@ -121,11 +126,11 @@ Result<void> mount_file(const std::string& name, const Arguments& arguments, con
     const auto mounted = mount_line(line, root.get(), step);
     if (mounted) continue;
     const char* action = line.detach ? "failed to unmount" : "failed to mount";
-    const int failed = mounted.error().sys_errno();  // said as the C library does, which is what scripts look for
+    const int failed =
+        mounted.error().sys_errno();  // said as the C library does, which is what scripts look for
     const std::string why = failed != 0 ? std::strerror(failed) : mounted.error().message();
-    Error error(ErrorKind::system,
-                formatted("{}: {} at {}: {}", action, printable(line.source),
-                          printable(arguments.root + line.target), why));
+    Error error(ErrorKind::system, formatted("{}: {} at {}: {}", action, printable(line.source),
+                                             printable(arguments.root + line.target), why));
     if (!line.no_fail) return error;
     if (!line.quiet) complain(error.message());
   }

@@ -13,8 +13,9 @@ struct OpenedMount {
   UniqueFd target;
 };
 
-/// Lets the start of the step mount it, through `socket`: binds and tmpfs, with flags that can be added but not
-/// removed. `remount` mounts the target on itself; unmounting and moving is refused: EPERM.
+/// Lets the start of the step mount it, through `socket`: binds and tmpfs, with flags that can be
+/// added but not removed. `remount` mounts the target on itself; unmounting and moving is refused:
+/// EPERM.
 Result<void> mount_by_step(const OpenedMount& mount, int socket);
 
 /// Mounts as the calling process, which needs CAP_SYS_ADMIN in its user namespace.

@@ -23,9 +23,12 @@ std::vector<std::string_view> names_of(const auto& rows) {
 Result<void> read_registries(Config& config, const toml::value& root, const std::string& file) {
   const auto found = root.as_table().find("registries");
   if (found == root.as_table().end()) return {};
-  const auto wrong = [&](const toml::value& value, const std::string& why) { return config_error(file, value, why); };
+  const auto wrong = [&](const toml::value& value, const std::string& why) {
+    return config_error(file, value, why);
+  };
   std::set<std::string> here;
-  if (!found->second.is_table()) return wrong(found->second, "registries: expected tables [registries.\"HOST:PORT\"]");
+  if (!found->second.is_table())
+    return wrong(found->second, "registries: expected tables [registries.\"HOST:PORT\"]");
   for (const auto& [host, value] : found->second.as_table()) {
     if (!value.is_table())
       return wrong(value,
@@ -49,22 +52,28 @@ Result<void> read_registries(Config& config, const toml::value& root, const std:
 Result<void> read_store(StoreConfig& store, const toml::value& root, const std::string& file) {
   const auto found = root.as_table().find("store");
   if (found == root.as_table().end()) return {};
-  const auto wrong = [&](const std::string& why) { return config_error(file, found->second, "store: " + why); };
+  const auto wrong = [&](const std::string& why) {
+    return config_error(file, found->second, "store: " + why);
+  };
   if (!found->second.is_table()) return wrong("expected to be a table [store]");
   const TableReader reader(file, found->second, "store.");
   SPC_TRY(reader.check_keys(names_of(kStoreKeys)));
   SPC_TRY(reader.read_all(kStoreKeys, store));
-  if (store.low_watermark > store.high_watermark) return wrong("low_watermark is above high_watermark");
-  if (store.max_imports_per_user == 0) return wrong("max_imports_per_user: expected a number from 1 to 64");
+  if (store.low_watermark > store.high_watermark)
+    return wrong("low_watermark is above high_watermark");
+  if (store.max_imports_per_user == 0)
+    return wrong("max_imports_per_user: expected a number from 1 to 64");
   return {};
 }
 
 /// A table of the file, whose keys have nothing to do with each other.
-Result<void> read_table(auto& into, const auto& rows, const std::string& name, const toml::value& root, const std::string& file) {
+Result<void> read_table(auto& into, const auto& rows, const std::string& name,
+                        const toml::value& root, const std::string& file) {
   const auto found = root.as_table().find(name);
   if (found == root.as_table().end()) return {};
   if (!found->second.is_table()) {
-    return config_error(file, found->second, formatted("{}: expected to be a table [{}]", name, name));
+    return config_error(file, found->second,
+                        formatted("{}: expected to be a table [{}]", name, name));
   }
   const TableReader reader(file, found->second, name + ".");
   SPC_TRY(reader.check_keys(names_of(rows)));
@@ -72,14 +81,17 @@ Result<void> read_table(auto& into, const auto& rows, const std::string& name, c
 }
 
 /// Tables with names of the site's choice.
-Result<void> read_nodes(std::map<std::string, NodesConfig, std::less<>>& into, const std::string& what, const toml::value& root,
-                        const std::string& file) {
+Result<void> read_nodes(std::map<std::string, NodesConfig, std::less<>>& into,
+                        const std::string& what, const toml::value& root, const std::string& file) {
   const auto found = root.as_table().find(what);
   if (found == root.as_table().end()) return {};
   if (!found->second.is_table())
-    return config_error(file, found->second, formatted("{}: expected tables [{}.\"NAME\"]", what, what));
+    return config_error(file, found->second,
+                        formatted("{}: expected tables [{}.\"NAME\"]", what, what));
   for (const auto& [name, value] : found->second.as_table()) {
-    if (!value.is_table()) return config_error(file, value, formatted("{}.{}: expected to be a table", what, printable(name)));
+    if (!value.is_table())
+      return config_error(file, value,
+                          formatted("{}.{}: expected to be a table", what, printable(name)));
     const TableReader reader(file, value, what + "." + in_quotes(name) + ".");
     SPC_TRY(reader.check_keys(names_of(kNodesKeys)));
     SPC_TRY(reader.read_all(kNodesKeys, into[name]));
@@ -92,7 +104,8 @@ Result<void> add_to(Config& config, const toml::value& root, const std::string& 
   const TableReader reader(file, root, "");
   auto known = names_of(kConfigKeys);
   for (const std::string_view name : names_of(kSiteKeys)) known.push_back(name);
-  known.insert(known.end(), {"registries", "store", "shared", "peers", "nodes", "partitions", "features"});
+  known.insert(known.end(),
+               {"registries", "store", "shared", "peers", "nodes", "partitions", "features"});
   SPC_TRY(reader.check_keys(known));
   SPC_TRY(reader.read_all(kConfigKeys, config));
   SPC_TRY(read_store(config.store, root, file));
@@ -105,8 +118,8 @@ Result<void> add_to(Config& config, const toml::value& root, const std::string& 
   return read_registries(config, root, file);
 }
 
-/// toml11 draws the place of a syntax error over several lines; the line's number and the reason are enough. Some versions
-/// name a function before the reason.
+/// toml11 draws the place of a syntax error over several lines; the line's number and the reason
+/// are enough. Some versions name a function before the reason.
 std::string not_valid(std::string_view what) {
   const auto skip = [&](std::size_t length) { what.remove_prefix(std::min(length, what.size())); };
   what = what.substr(0, what.find('\n'));
@@ -149,8 +162,10 @@ SubmitRules Config::submit_rules() const {
 Result<void> add_config(Config& config, const std::string& text, const std::string& name) {
   // toml11 3.7 reads beyond its memory to name other bytes in a string.
   if (const std::size_t good = utf8_bytes(text); good != text.size()) {
-    const auto line = std::count(text.begin(), text.begin() + static_cast<std::ptrdiff_t>(good), '\n') + 1;
-    return Error(ErrorKind::invalid, formatted("configuration {}, line {}: not UTF-8", in_quotes(name), line));
+    const auto line =
+        std::count(text.begin(), text.begin() + static_cast<std::ptrdiff_t>(good), '\n') + 1;
+    return Error(ErrorKind::invalid,
+                 formatted("configuration {}, line {}: not UTF-8", in_quotes(name), line));
   }
   try {
     std::istringstream stream(text);
@@ -179,7 +194,8 @@ Result<Config> parse_config(const std::string& text, const std::string& name) {
 
 Result<Config> read_config(const std::string& path, uid_t owner) {
   Config config;
-  for (const ConfigFile& file : SPC_TRY(read_config_files(path, owner))) SPC_TRY(add_config(config, file.text, file.path));
+  for (const ConfigFile& file : SPC_TRY(read_config_files(path, owner)))
+    SPC_TRY(add_config(config, file.text, file.path));
   return config;
 }
 

@@ -15,17 +15,22 @@
 
 namespace spc::key {
 
-bool is_byte_size(const std::string& text) { return text == "0" || (is_upper_size(text) && !text.ends_with('%')); }
+bool is_byte_size(const std::string& text) {
+  return text == "0" || (is_upper_size(text) && !text.ends_with('%'));
+}
 
 bool is_host(const std::string& text) { return parse_registry(text).has_value(); }
 
 bool is_mirror(const std::string& text) {
   const std::size_t slash = text.find('/');
   if (!is_host(text.substr(0, slash))) return false;
-  return slash == std::string::npos || ImageReference::parse("registry.invalid/" + text.substr(slash + 1)).has_value();
+  return slash == std::string::npos ||
+         ImageReference::parse("registry.invalid/" + text.substr(slash + 1)).has_value();
 }
 
-bool is_host_or_domain(const std::string& text) { return is_host(text.starts_with("*.") ? text.substr(2) : text); }
+bool is_host_or_domain(const std::string& text) {
+  return is_host(text.starts_with("*.") ? text.substr(2) : text);
+}
 
 bool is_proxy_or_none(const std::string& text) {
   if (text.empty()) return true;
@@ -36,7 +41,8 @@ bool is_proxy_or_none(const std::string& text) {
     break;
   }
   const auto plain = [](char c) { return c > 0x20 && c < 0x7f; };
-  return !rest.empty() && rest.find("://") == std::string_view::npos && std::all_of(rest.begin(), rest.end(), plain);
+  return !rest.empty() && rest.find("://") == std::string_view::npos &&
+         std::all_of(rest.begin(), rest.end(), plain);
 }
 
 bool is_plain_host(const std::string& text) {
@@ -49,7 +55,8 @@ namespace {
 std::optional<unsigned> number_in(std::string_view text) {
   unsigned number = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-  return error == std::errc{} && end == text.data() + text.size() ? std::optional(number) : std::nullopt;
+  return error == std::errc{} && end == text.data() + text.size() ? std::optional(number)
+                                                                  : std::nullopt;
 }
 
 }  // namespace
@@ -66,21 +73,24 @@ bool is_network(const std::string& text) {
 }
 
 bool is_architecture_or_none(const std::string& text) {
-  const auto fits = [](char c) { return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '/' || c == '_'; };
+  const auto fits = [](char c) {
+    return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '/' || c == '_';
+  };
   return text.empty() || (std::ranges::all_of(text, fits) && Platform::parse("linux/" + text));
 }
 
 bool is_version_or_none(const std::string& text) {
-  return text.find_first_not_of("0123456789.") == std::string::npos && !text.starts_with('.') && !text.ends_with('.');
+  return text.find_first_not_of("0123456789.") == std::string::npos && !text.starts_with('.') &&
+         !text.ends_with('.');
 }
 
 bool is_mpi_type(const std::string& text) {
-  const auto fits = [](char c) { return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '_'; };
+  const auto fits = [](char c) {
+    return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '_';
+  };
   return !text.empty() && std::ranges::all_of(text, fits);
 }
 
-bool is_port_range_or_none(const std::string& text) {
-  return PortRange::parse(text).has_value();
-}
+bool is_port_range_or_none(const std::string& text) { return PortRange::parse(text).has_value(); }
 
 }  // namespace spc::key

@@ -33,8 +33,10 @@ void add(std::string& text, const KeyRow<Owner>& row) {
 
 std::string config_example() {
   std::string text =
-      "# spank-container configuration: /etc/spank-container/config.toml, see spank-container.conf(5).\n"
-      "# Every key is here, commented out, with its default. Use the same file on every node and submit\n"
+      "# spank-container configuration: /etc/spank-container/config.toml, see "
+      "spank-container.conf(5).\n"
+      "# Every key is here, commented out, with its default. Use the same file on every node and "
+      "submit\n"
       "# host. It must be owned by root and writable by root only.\n";
   for (const auto& row : kConfigKeys) add(text, row);
   for (const auto& row : kSiteKeys) add(text, row);
@@ -44,7 +46,9 @@ std::string config_example() {
   for (const auto& row : kSharedKeys) add(text, row);
   text += "\n# How the nodes of a step take an image from each other.\n#[peers]\n";
   for (const auto& row : kPeersKeys) add(text, row);
-  text += "\n# What all nodes have, for check_at_submit; as well [partitions.\"NAME\"] and [features.\"NAME\"].\n#[nodes]\n";
+  text +=
+      "\n# What all nodes have, for check_at_submit; as well [partitions.\"NAME\"] and "
+      "[features.\"NAME\"].\n#[nodes]\n";
   for (const auto& row : kNodesKeys) add(text, row);
   text += "\n# One registry.\n#[registries.\"registry.example.org:5000\"]\n";
   for (const auto& row : kRegistryKeys) add(text, row);

@@ -16,7 +16,9 @@ int line_of(const toml::value& value) {
 #endif
 }
 
-std::string did_you_mean(std::string_view word) { return formatted("did you mean {}?", in_quotes(word)); }
+std::string did_you_mean(std::string_view word) {
+  return formatted("did you mean {}?", in_quotes(word));
+}
 
 /// `a, b or c`.
 std::string listed(std::span<const std::string_view> words) {
@@ -31,7 +33,8 @@ std::string listed(std::span<const std::string_view> words) {
 }  // namespace
 
 Error config_error(const std::string& file, const toml::value& value, const std::string& why) {
-  return {ErrorKind::invalid, formatted("configuration {}, line {}: {}", in_quotes(file), line_of(value), why)};
+  return {ErrorKind::invalid,
+          formatted("configuration {}, line {}: {}", in_quotes(file), line_of(value), why)};
 }
 
 Result<void> TableReader::check_keys(std::span<const std::string_view> known) const {
@@ -39,7 +42,8 @@ Result<void> TableReader::check_keys(std::span<const std::string_view> known) co
     if (std::find(known.begin(), known.end(), name) != known.end()) continue;
     const auto meant = nearest(name, known);
     return refuse(value, name, "unknown key")
-        .hint(meant.empty() ? "the keys are described in spank-container.conf(5)" : did_you_mean(meant));
+        .hint(meant.empty() ? "the keys are described in spank-container.conf(5)"
+                            : did_you_mean(meant));
   }
   return {};
 }
@@ -52,29 +56,36 @@ Result<void> TableReader::read(const char* name, bool& into) const {
   return {};
 }
 
-Result<void> TableReader::read(const char* name, std::string& into, const Check& check, const char* rule) const {
+Result<void> TableReader::read(const char* name, std::string& into, const Check& check,
+                               const char* rule) const {
   const toml::value* value = find(name);
   if (value == nullptr) return {};
   const std::string text = SPC_TRY(text_of(*value, name));
-  if (!check(text)) return refuse(*value, name, formatted("{} is not allowed: {}", in_quotes(text), rule));
+  if (!check(text))
+    return refuse(*value, name, formatted("{} is not allowed: {}", in_quotes(text), rule));
   into = text;
   return {};
 }
 
-Result<void> TableReader::read(const char* name, std::vector<std::string>& into, const Check& check, const char* rule) const {
-  return each_of(name, into, [&](const toml::value& element, const std::string& text) -> Result<void> {
-    if (!check(text)) return refuse(element, name, formatted("{} is not allowed: {}", in_quotes(text), rule));
-    return {};
-  });
+Result<void> TableReader::read(const char* name, std::vector<std::string>& into, const Check& check,
+                               const char* rule) const {
+  return each_of(
+      name, into, [&](const toml::value& element, const std::string& text) -> Result<void> {
+        if (!check(text))
+          return refuse(element, name, formatted("{} is not allowed: {}", in_quotes(text), rule));
+        return {};
+      });
 }
 
 Result<void> TableReader::read_words(const char* name, std::vector<std::string>& into,
                                      std::span<const std::string_view> words) const {
-  return each_of(name, into,
-                 [&](const toml::value& element, const std::string& text) { return check_word(element, name, text, words); });
+  return each_of(name, into, [&](const toml::value& element, const std::string& text) {
+    return check_word(element, name, text, words);
+  });
 }
 
-Result<void> TableReader::read_word(const char* name, std::string& into, std::span<const std::string_view> words) const {
+Result<void> TableReader::read_word(const char* name, std::string& into,
+                                    std::span<const std::string_view> words) const {
   const toml::value* value = find(name);
   if (value == nullptr) return {};
   const std::string text = SPC_TRY(text_of(*value, name));
@@ -88,20 +99,24 @@ const toml::value* TableReader::find(const char* name) const {
   return found == table_.as_table().end() ? nullptr : &found->second;
 }
 
-Error TableReader::refuse(const toml::value& value, std::string_view name, const std::string& why) const {
-  return config_error(file_, value, formatted("{}: {}", printable(prefix_ + std::string(name)), why));
+Error TableReader::refuse(const toml::value& value, std::string_view name,
+                          const std::string& why) const {
+  return config_error(file_, value,
+                      formatted("{}: {}", printable(prefix_ + std::string(name)), why));
 }
 
 /// No text here has a NUL: they travel as records that end with one.
 Result<std::string> TableReader::text_of(const toml::value& value, const char* name) const {
   if (!value.is_string()) return refuse(value, name, "expected text in quotes");
   std::string text = toml::get<std::string>(value);
-  if (text.find('\0') != std::string::npos) return refuse(value, name, in_quotes(text) + " is not allowed: it contains a NUL");
+  if (text.find('\0') != std::string::npos)
+    return refuse(value, name, in_quotes(text) + " is not allowed: it contains a NUL");
   return text;
 }
 
-Result<void> TableReader::each_of(const char* name, std::vector<std::string>& into,
-                                  const std::function<Result<void>(const toml::value&, const std::string&)>& check) const {
+Result<void> TableReader::each_of(
+    const char* name, std::vector<std::string>& into,
+    const std::function<Result<void>(const toml::value&, const std::string&)>& check) const {
   const toml::value* value = find(name);
   if (value == nullptr) return {};
   if (!value->is_array()) return refuse(*value, name, "expected a list: [\"...\", \"...\"]");
@@ -114,20 +129,24 @@ Result<void> TableReader::each_of(const char* name, std::vector<std::string>& in
   return {};
 }
 
-Result<void> TableReader::check_word(const toml::value& value, const char* name, const std::string& text,
+Result<void> TableReader::check_word(const toml::value& value, const char* name,
+                                     const std::string& text,
                                      std::span<const std::string_view> words) const {
   if (std::find(words.begin(), words.end(), text) != words.end()) return {};
   const auto meant = nearest(text, words);
-  auto error = refuse(value, name, formatted("{} is not allowed: expected {}", in_quotes(text), listed(words)));
+  auto error = refuse(value, name,
+                      formatted("{} is not allowed: expected {}", in_quotes(text), listed(words)));
   return meant.empty() ? std::move(error) : std::move(error).hint(did_you_mean(meant));
 }
 
-Result<void> TableReader::read_number(const char* name, std::int64_t& into, std::int64_t most) const {
+Result<void> TableReader::read_number(const char* name, std::int64_t& into,
+                                      std::int64_t most) const {
   const toml::value* value = find(name);
   if (value == nullptr) return {};
   if (!value->is_integer()) return refuse(*value, name, "expected a whole number");
   const auto number = value->as_integer();
-  if (number < 0 || number > most) return refuse(*value, name, "expected a number from 0 to " + std::to_string(most));
+  if (number < 0 || number > most)
+    return refuse(*value, name, "expected a number from 0 to " + std::to_string(most));
   into = number;
   return {};
 }
@@ -143,7 +162,8 @@ std::int64_t bytes_in(const std::string& text) {
 
 }  // namespace
 
-Result<void> TableReader::read_size(const char* name, std::int64_t& into, const Check& check, const char* rule) const {
+Result<void> TableReader::read_size(const char* name, std::int64_t& into, const Check& check,
+                                    const char* rule) const {
   std::string text = std::to_string(into);
   SPC_TRY(read(name, text, check, rule));
   into = bytes_in(text);

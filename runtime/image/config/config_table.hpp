@@ -15,8 +15,8 @@ namespace spc {
 /// An invalid value, with file and line.
 Error config_error(const std::string& file, const toml::value& value, const std::string& why);
 
-/// Reads the keys of one table into variables; missing keys leave them unchanged. An invalid value is an Error with its
-/// line.
+/// Reads the keys of one table into variables; missing keys leave them unchanged. An invalid value
+/// is an Error with its line.
 class TableReader {
  public:
   using Check = std::function<bool(const std::string&)>;
@@ -40,12 +40,16 @@ class TableReader {
  private:
   Result<void> read(const char* name, bool& into) const;
   /// Text accepted by `check`; otherwise an error with `rule`.
-  Result<void> read(const char* name, std::string& into, const Check& check, const char* rule) const;
+  Result<void> read(const char* name, std::string& into, const Check& check,
+                    const char* rule) const;
   /// A list of texts accepted by `check`; replaces the previous value.
-  Result<void> read(const char* name, std::vector<std::string>& into, const Check& check, const char* rule) const;
+  Result<void> read(const char* name, std::vector<std::string>& into, const Check& check,
+                    const char* rule) const;
   /// One of a few words.
-  Result<void> read_words(const char* name, std::vector<std::string>& into, std::span<const std::string_view> words) const;
-  Result<void> read_word(const char* name, std::string& into, std::span<const std::string_view> words) const;
+  Result<void> read_words(const char* name, std::vector<std::string>& into,
+                          std::span<const std::string_view> words) const;
+  Result<void> read_word(const char* name, std::string& into,
+                         std::span<const std::string_view> words) const;
 
   template <typename Row>
   Result<void> read_row(const Row& row, bool& into) const {
@@ -86,14 +90,17 @@ class TableReader {
   /// `a, b` is a and b.
   static std::vector<std::string_view> words_of(std::string_view type);
   [[nodiscard]] const toml::value* find(const char* name) const;
-  [[nodiscard]] Error refuse(const toml::value& value, std::string_view name, const std::string& why) const;
+  [[nodiscard]] Error refuse(const toml::value& value, std::string_view name,
+                             const std::string& why) const;
   [[nodiscard]] Result<std::string> text_of(const toml::value& value, const char* name) const;
-  Result<void> each_of(const char* name, std::vector<std::string>& into,
-                       const std::function<Result<void>(const toml::value&, const std::string&)>& check) const;
+  Result<void> each_of(
+      const char* name, std::vector<std::string>& into,
+      const std::function<Result<void>(const toml::value&, const std::string&)>& check) const;
   Result<void> check_word(const toml::value& value, const char* name, const std::string& text,
                           std::span<const std::string_view> words) const;
   Result<void> read_number(const char* name, std::int64_t& into, std::int64_t most) const;
-  Result<void> read_size(const char* name, std::int64_t& into, const Check& check, const char* rule) const;
+  Result<void> read_size(const char* name, std::int64_t& into, const Check& check,
+                         const char* rule) const;
 
   const std::string& file_;
   const toml::value& table_;

@@ -3,7 +3,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-
 #include "base/format.hpp"
 #include "base/socket.hpp"
 #include "image/credentials/credentials_enroot.hpp"
@@ -13,10 +12,10 @@
 namespace spc {
 namespace {
 
-
 using Found = Result<std::optional<RegistrySecret>>;
 
-Found in_json_file(const std::string& path, const ImageReference& image, const std::string& user, Log& log) {
+Found in_json_file(const std::string& path, const ImageReference& image, const std::string& user,
+                   Log& log) {
   const auto text = SPC_TRY(read_credential_file(path, log));
   if (!text || text->empty()) return std::optional<RegistrySecret>();
   const std::string what = "credentials " + in_quotes(path);
@@ -24,18 +23,20 @@ Found in_json_file(const std::string& path, const ImageReference& image, const s
   return secret_in_json(file, path, image, user);
 }
 
-Found in_enroot_file(const std::string& path, const ImageReference& image, const std::string& user, Log& log) {
+Found in_enroot_file(const std::string& path, const ImageReference& image, const std::string& user,
+                     Log& log) {
   const auto text = SPC_TRY(read_credential_file(path, log));
   if (!text) return std::optional<RegistrySecret>();
   struct stat status {};
-  const bool only_mine =
-      ::stat(path.c_str(), &status) == 0 && status.st_uid == ::getuid() && (status.st_mode & (S_IWGRP | S_IWOTH)) == 0;
+  const bool only_mine = ::stat(path.c_str(), &status) == 0 && status.st_uid == ::getuid() &&
+                         (status.st_mode & (S_IWGRP | S_IWOTH)) == 0;
   return secret_in_enroot(text->text(), path, image, user, only_mine);
 }
 
 }  // namespace
 
-Result<std::optional<RegistrySecret>> find_credentials(const CredentialPlaces& places, const ImageReference& image,
+Result<std::optional<RegistrySecret>> find_credentials(const CredentialPlaces& places,
+                                                       const ImageReference& image,
                                                        const std::string& user, Log& log) {
   std::vector<Error> troubles;
   std::optional<RegistrySecret> secret;
@@ -61,7 +62,8 @@ Result<std::optional<RegistrySecret>> find_credentials(const CredentialPlaces& p
   return secret;
 }
 
-Result<void> answer_credentials(int socket, const UserSourceMessage& question, const ImageReference& image, Log& log) {
+Result<void> answer_credentials(int socket, const UserSourceMessage& question,
+                                const ImageReference& image, Log& log) {
   UserSourceMessage answer;
   const auto fail = [&](const Error& error) {
     answer.kind = UserSourceKind::failed;

@@ -12,14 +12,17 @@
 
 namespace spc {
 
-/// The user's credentials for the registry of `image`, from the first of the user's files that has some (CredentialPlaces).
-/// Only credentials of that registry are read or requested. An unusable file causes a warning if another one has
-/// credentials, and the error otherwise.
-Result<std::optional<RegistrySecret>> find_credentials(const CredentialPlaces& places, const ImageReference& image,
+/// The user's credentials for the registry of `image`, from the first of the user's files that has
+/// some (CredentialPlaces). Only credentials of that registry are read or requested. An unusable
+/// file causes a warning if another one has credentials, and the error otherwise.
+Result<std::optional<RegistrySecret>> find_credentials(const CredentialPlaces& places,
+                                                       const ImageReference& image,
                                                        const std::string& user, Log& log);
 
-/// Answers UserSourceKind::credentials on `socket`. A request for another registry than that of `image`, which the
-/// user named, is refused: `import` must not be able to collect unrelated credentials.
-Result<void> answer_credentials(int socket, const UserSourceMessage& question, const ImageReference& image, Log& log);
+/// Answers UserSourceKind::credentials on `socket`. A request for another registry than that of
+/// `image`, which the user named, is refused: `import` must not be able to collect unrelated
+/// credentials.
+Result<void> answer_credentials(int socket, const UserSourceMessage& question,
+                                const ImageReference& image, Log& log);
 
 }  // namespace spc

@@ -23,10 +23,13 @@ std::string complaints_of(std::string text) {
 
 }  // namespace
 
-Result<CommandOutput> run_command(const std::vector<std::string>& command, std::string_view input, std::chrono::seconds limit) {
+Result<CommandOutput> run_command(const std::vector<std::string>& command, std::string_view input,
+                                  std::chrono::seconds limit) {
   const char* path = std::getenv("PATH");
   auto found = find_program(command.front(), path != nullptr ? path : "/usr/bin:/bin");
-  if (!found) return std::move(found).error().hint("install it on this node, or add its directory to the job's PATH");
+  if (!found)
+    return std::move(found).error().hint(
+        "install it on this node, or add its directory to the job's PATH");
   const std::string what = "run " + in_quotes(*found);
   std::string errors;
   const auto complain = [&](std::string_view line) {
@@ -34,8 +37,14 @@ Result<CommandOutput> run_command(const std::vector<std::string>& command, std::
     if (errors.size() > 2 * kMaxComplaints) errors.erase(0, errors.size() - kMaxComplaints - 1);
   };
   // An agent that it leaves behind is not ours to end.
-  auto ran = run_supervised({.path = *found, .arguments = command, .descriptors = {}, .signals = Program::Signals::defaults}, input,
-                            {.time = limit, .output = kMaxOutput, .lines = INT_MAX - 1, .group = RunLimits::Group::left}, complain);
+  auto ran = run_supervised(
+      {.path = *found,
+       .arguments = command,
+       .descriptors = {},
+       .signals = Program::Signals::defaults},
+      input,
+      {.time = limit, .output = kMaxOutput, .lines = INT_MAX - 1, .group = RunLimits::Group::left},
+      complain);
   if (!ran) return Error::from_errno(ran.error().sys_errno(), what);
   CommandOutput result;
   result.out = SecretText(std::move(ran->output));
@@ -45,7 +54,8 @@ Result<CommandOutput> run_command(const std::vector<std::string>& command, std::
     case RunEnd::Kind::timed_out:
       return Error(ErrorKind::unavailable,
                    formatted("{}: did not finish within {} s", what, limit.count()));
-    case RunEnd::Kind::printed_too_much: return Error(ErrorKind::unavailable, what + ": wrote more than 64 KiB");
+    case RunEnd::Kind::printed_too_much:
+      return Error(ErrorKind::unavailable, what + ": wrote more than 64 KiB");
   }
   result.complaints = complaints_of(std::move(errors));
   return result;

@@ -23,12 +23,15 @@ std::string_view take_word(std::string_view& rest) {
 
 bool is_name(std::string_view text) {
   return !text.empty() && (text[0] < '0' || text[0] > '9') &&
-         text.find_first_not_of("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_") == std::string_view::npos;
+         text.find_first_not_of(
+             "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_") ==
+             std::string_view::npos;
 }
 
 /// The words of a command that a shell would leave as they are; empty if it would not.
 std::vector<std::string> plain_words(std::string_view command) {
-  constexpr std::string_view kPlain = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_./:@%+,=";
+  constexpr std::string_view kPlain =
+      "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_./:@%+,=";
   std::vector<std::string> words;
   while (!trimmed(command).empty()) {
     const std::string_view word = take_word(command);
@@ -62,11 +65,13 @@ Result<SecretText> expanded(std::string_view text, bool may_run) {
     return SecretText(value);
   }
   if (!may_run) {
-    return std::move(Error(ErrorKind::refused, "its password is a command, but other users can write the file"))
+    return std::move(Error(ErrorKind::refused,
+                           "its password is a command, but other users can write the file"))
         .hint("it must be owned by the user with mode 0600");
   }
   if (text.starts_with("$(") && text.ends_with(')')) {
-    if (const auto words = plain_words(text.substr(2, text.size() - 3)); !words.empty()) return output_of(words);
+    if (const auto words = plain_words(text.substr(2, text.size() - 3)); !words.empty())
+      return output_of(words);
   }
   return output_of({"/bin/sh", "-c", "printf %s \"" + std::string(text) + "\""});
 }
@@ -79,14 +84,17 @@ bool fits(std::string_view machine, const ImageReference& image) {
   if (image.registry == "docker.io") return machine == "auth.docker.io";
   // enroot leaves the port out. An IPv6 address ends with a bracket.
   const std::size_t colon = registry.rfind(':');
-  const bool has_port = colon != std::string_view::npos && registry.find(']', colon) == std::string_view::npos;
+  const bool has_port =
+      colon != std::string_view::npos && registry.find(']', colon) == std::string_view::npos;
   return has_port && machine == registry.substr(0, colon);
 }
 
 }  // namespace
 
-Result<std::optional<RegistrySecret>> secret_in_enroot(std::string_view text, const std::string& path,
-                                                       const ImageReference& image, const std::string& user, bool may_run) {
+Result<std::optional<RegistrySecret>> secret_in_enroot(std::string_view text,
+                                                       const std::string& path,
+                                                       const ImageReference& image,
+                                                       const std::string& user, bool may_run) {
   for (std::size_t number = 1; !text.empty(); ++number) {
     std::string_view line = text.substr(0, text.find('\n'));
     text.remove_prefix(std::min(line.size() + 1, text.size()));
@@ -95,10 +103,12 @@ Result<std::optional<RegistrySecret>> secret_in_enroot(std::string_view text, co
     if (!fits(machine, image)) continue;
     const std::string step = formatted("credentials {}, line {}", in_quotes(path), number);
     if (take_word(line) != "login")
-      return Error(ErrorKind::invalid, step + ": expected machine HOST login USER password PASSWORD");
+      return Error(ErrorKind::invalid,
+                   step + ": expected machine HOST login USER password PASSWORD");
     const std::string_view login = take_word(line);
     if (take_word(line) != "password")
-      return Error(ErrorKind::invalid, step + ": expected machine HOST login USER password PASSWORD");
+      return Error(ErrorKind::invalid,
+                   step + ": expected machine HOST login USER password PASSWORD");
     if (!user.empty() && login != user) continue;
     RegistrySecret secret;
     secret.username = login;

@@ -11,7 +11,6 @@
 namespace spc {
 namespace {
 
-
 /// The members of one object in the file; none when it is not there.
 Result<const Json*> table(const Json& file, const char* key) {
   static const Json kNone = Json::object();
@@ -39,7 +38,8 @@ Result<std::optional<RegistrySecret>> secret_of_entry(const Json* found) {
     auto decoded = from_base64(auth.text());
     const SecretText pair(decoded ? *std::move(decoded) : std::string());
     const std::size_t colon = pair.text().find(':');
-    if (colon == std::string::npos) return Error(ErrorKind::invalid, "\"auth\" is not USER:PASSWORD in base64");
+    if (colon == std::string::npos)
+      return Error(ErrorKind::invalid, "\"auth\" is not USER:PASSWORD in base64");
     const std::string_view password = std::string_view(pair.text()).substr(colon + 1);
     secret.username = pair.text().substr(0, colon);
     secret.password = SecretText(std::string(password.substr(0, password.find('\0'))));
@@ -48,7 +48,9 @@ Result<std::optional<RegistrySecret>> secret_of_entry(const Json* found) {
   return std::optional(std::move(secret));
 }
 
-bool is_of(const RegistrySecret& secret, const std::string& user) { return user.empty() || secret.username == user; }
+bool is_of(const RegistrySecret& secret, const std::string& user) {
+  return user.empty() || secret.username == user;
+}
 
 /// Names of the table that fit the image, the best first.
 std::vector<std::string> fitting(const Json& entries, const ImageReference& image) {
@@ -56,8 +58,9 @@ std::vector<std::string> fitting(const Json& entries, const ImageReference& imag
   for (const auto& [key, value] : entries.members()) {
     if (const std::size_t fit = fit_of(key, image); fit > 0) found.emplace_back(fit, key);
   }
-  std::sort(found.begin(), found.end(),
-            [](const auto& a, const auto& b) { return a.first != b.first ? a.first > b.first : a.second < b.second; });
+  std::sort(found.begin(), found.end(), [](const auto& a, const auto& b) {
+    return a.first != b.first ? a.first > b.first : a.second < b.second;
+  });
   std::vector<std::string> names;
   for (auto& [fit, name] : found) names.push_back(std::move(name));
   return names;
@@ -65,7 +68,8 @@ std::vector<std::string> fitting(const Json& entries, const ImageReference& imag
 
 Result<std::string> checked_helper(const std::string& name) {
   const auto allowed = [](char c) {
-    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '-' || c == '_' || c == '.';
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '-' ||
+           c == '_' || c == '.';
   };
   if (!name.empty() && std::all_of(name.begin(), name.end(), allowed)) return name;
   return Error(ErrorKind::invalid, in_quotes(name) + " is not the name of a credential helper");
@@ -75,7 +79,8 @@ Result<std::string> named_helper(const Json& file, const ImageReference& image) 
   const auto* helpers = SPC_TRY(table(file, "credHelpers"));
   for (const auto& name : fitting(*helpers, image)) {
     const Json* helper = helpers->find(name);
-    if (helper == nullptr || !helper->is_text()) return Error(ErrorKind::invalid, "\"credHelpers\": a helper is not a string");
+    if (helper == nullptr || !helper->is_text())
+      return Error(ErrorKind::invalid, "\"credHelpers\": a helper is not a string");
     if (!helper->as_text().empty()) return checked_helper(helper->as_text());
   }
   return std::string();
@@ -87,15 +92,18 @@ std::string docker_name_of(const std::string& registry) {
   return registry == "docker.io" ? "https://index.docker.io/v1/" : registry;
 }
 
-Result<std::optional<RegistrySecret>> ask_helper(const std::string& helper, const std::string& registry) {
+Result<std::optional<RegistrySecret>> ask_helper(const std::string& helper,
+                                                 const std::string& registry) {
   const std::string program = "docker-credential-" + helper;
   const std::string step =
       formatted("query credential helper {} about {}", in_quotes(program), in_quotes(registry));
-  const auto output = SPC_TRY_DURING(step, run_command({program, "get"}, docker_name_of(registry) + "\n"));
+  const auto output =
+      SPC_TRY_DURING(step, run_command({program, "get"}, docker_name_of(registry) + "\n"));
   const std::string& text = output.out.text();
   if (output.status != 0) {
     // What docker's own helpers say, on standard output.
-    if (text.find("credentials not found") != std::string::npos) return std::optional<RegistrySecret>();
+    if (text.find("credentials not found") != std::string::npos)
+      return std::optional<RegistrySecret>();
     return Error(ErrorKind::unavailable, formatted("{}: {}", step, output.ending()));
   }
   const Json answer = SPC_TRY_DURING(step, parse_json_object(text, "its answer"));
@@ -108,7 +116,8 @@ Result<std::optional<RegistrySecret>> ask_helper(const std::string& helper, cons
   return std::optional(std::move(secret));
 }
 
-Result<std::string> helper_for(const Json& file, const std::string& path, const ImageReference& image) {
+Result<std::string> helper_for(const Json& file, const std::string& path,
+                               const ImageReference& image) {
   const std::string step = "credentials " + in_quotes(path);
   if (auto helper = SPC_TRY_DURING(step, named_helper(file, image)); !helper.empty()) return helper;
   const std::string store = SPC_TRY_DURING(step, text_or_empty(file, "credsStore"));
@@ -116,7 +125,8 @@ Result<std::string> helper_for(const Json& file, const std::string& path, const 
   return SPC_TRY_DURING(step, checked_helper(store));
 }
 
-Result<std::optional<RegistrySecret>> secret_in_json(const Json& file, const std::string& path, const ImageReference& image,
+Result<std::optional<RegistrySecret>> secret_in_json(const Json& file, const std::string& path,
+                                                     const ImageReference& image,
                                                      const std::string& user) {
   const std::string step = "credentials " + in_quotes(path);
   const auto asked = [&](const std::string& helper) -> Result<std::optional<RegistrySecret>> {
@@ -141,7 +151,8 @@ Result<std::optional<RegistrySecret>> secret_in_json(const Json& file, const std
   if (store.empty()) return std::optional<RegistrySecret>();
   auto secret = asked(store);
   // One that serves all registries and is not here matters only if it is known to have an answer.
-  if (!secret && secret.error().kind() == ErrorKind::not_found && !listed) return std::optional<RegistrySecret>();
+  if (!secret && secret.error().kind() == ErrorKind::not_found && !listed)
+    return std::optional<RegistrySecret>();
   return secret;
 }
 

@@ -33,20 +33,25 @@ std::string home_of_user() {
 
 CredentialPlaces CredentialPlaces::of_user() {
   const std::string home = home_of_user();
-  const auto or_else = [](std::string value, const std::string& otherwise) { return value.empty() ? otherwise : value; };
+  const auto or_else = [](std::string value, const std::string& otherwise) {
+    return value.empty() ? otherwise : value;
+  };
   const std::string settings = or_else(variable("XDG_CONFIG_HOME"), home + "/.config");
   const std::string run = or_else(variable("XDG_RUNTIME_DIR"), "");
 
   CredentialPlaces places;
   places.named_file = variable("REGISTRY_AUTH_FILE");
   places.docker_file = or_else(variable("DOCKER_CONFIG"), home + "/.docker") + "/config.json";
-  places.enroot_file = or_else(variable("ENROOT_CONFIG_PATH"), settings + "/enroot") + "/.credentials";
+  places.enroot_file =
+      or_else(variable("ENROOT_CONFIG_PATH"), settings + "/enroot") + "/.credentials";
   const auto add = [&](const std::string& path) {
-    const bool known = std::find(places.json_files.begin(), places.json_files.end(), path) != places.json_files.end();
+    const bool known = std::find(places.json_files.begin(), places.json_files.end(), path) !=
+                       places.json_files.end();
     if (!path.empty() && !known) places.json_files.push_back(path);
   };
   add(places.named_file);
-  add((run.empty() ? "/run/containers/" + std::to_string(::getuid()) : run + "/containers") + "/auth.json");
+  add((run.empty() ? "/run/containers/" + std::to_string(::getuid()) : run + "/containers") +
+      "/auth.json");
   add(settings + "/containers/auth.json");
   add(places.docker_file);
   return places;
@@ -62,7 +67,8 @@ Result<std::optional<SecretText>> read_credential_file(const std::string& path, 
   struct stat status {};
   if (::fstat(file.get(), &status) != 0) return Error::from_errno(errno, step);
   if (!S_ISREG(status.st_mode)) return Error(ErrorKind::refused, step + ": it is not a file");
-  if (status.st_size > static_cast<off_t>(kMaxFile)) return Error(ErrorKind::refused, step + ": it is larger than 1 MiB");
+  if (status.st_size > static_cast<off_t>(kMaxFile))
+    return Error(ErrorKind::refused, step + ": it is larger than 1 MiB");
   if ((status.st_mode & S_IROTH) != 0) {
     log.write(LogLevel::warning,
               formatted("everyone can read the credentials in {}: chmod 600 it", in_quotes(path)));
@@ -83,7 +89,8 @@ std::size_t fit_of(std::string_view key, const ImageReference& image) {
   if (slash == std::string_view::npos || is_url) return 1;
   const std::string_view path = key.substr(slash + 1);
   const bool whole =
-      image.repository.size() == path.size() || (image.repository.size() > path.size() && image.repository[path.size()] == '/');
+      image.repository.size() == path.size() ||
+      (image.repository.size() > path.size() && image.repository[path.size()] == '/');
   return !path.empty() && whole && image.repository.starts_with(path) ? 1 + path.size() : 0;
 }
 

@@ -20,7 +20,6 @@
 namespace spc {
 namespace {
 
-
 Result<ImageReference> whole_registry(const std::string& registry) {
   ImageReference image;
   image.registry = SPC_TRY(parse_registry(registry));
@@ -67,12 +66,15 @@ Result<std::string> helper_of(const AuthFile& file, const ImageReference& regist
 Result<void> replace_file(const std::string& path, const std::string& text) {
   const std::string step = "write credentials " + in_quotes(path);
   std::string target = path;
-  if (const std::unique_ptr<char, decltype(&std::free)> real(::realpath(path.c_str(), nullptr), &std::free); real) {
+  if (const std::unique_ptr<char, decltype(&std::free)> real(::realpath(path.c_str(), nullptr),
+                                                             &std::free);
+      real) {
     target = real.get();
   }
   const std::string directory = target.substr(0, target.rfind('/'));
   for (std::size_t slash = directory.find('/', 1);; slash = directory.find('/', slash + 1)) {
-    if (::mkdir(directory.substr(0, slash).c_str(), 0700) != 0 && errno != EEXIST && slash == std::string::npos) {
+    if (::mkdir(directory.substr(0, slash).c_str(), 0700) != 0 && errno != EEXIST &&
+        slash == std::string::npos) {
       return Error::from_errno(errno, step);
     }
     if (slash == std::string::npos) break;
@@ -84,7 +86,8 @@ Result<void> replace_file(const std::string& path, const std::string& text) {
     ::unlink(temporary.c_str());
     return error;
   };
-  if (auto written = write_all(file.get(), text); !written) return fail(std::move(written).error().during(step));
+  if (auto written = write_all(file.get(), text); !written)
+    return fail(std::move(written).error().during(step));
   if (::fsync(file.get()) != 0 || ::rename(temporary.c_str(), target.c_str()) != 0) {
     return fail(Error::from_errno(errno, step));
   }
@@ -117,7 +120,8 @@ Json entry_of(const RegistrySecret& secret) {
 }
 
 /// Where a login belongs: what is looked at first must not hide it.
-Result<AuthFile> file_for(const CredentialPlaces& places, const ImageReference& registry, Log& log) {
+Result<AuthFile> file_for(const CredentialPlaces& places, const ImageReference& registry,
+                          Log& log) {
   for (const auto& path : places.json_files) {
     auto file = SPC_TRY(read_auth_file(path, log));
     if (!entries_for(file, registry).empty()) return file;
@@ -127,8 +131,8 @@ Result<AuthFile> file_for(const CredentialPlaces& places, const ImageReference& 
 
 }  // namespace
 
-Result<std::string> store_credentials(const CredentialPlaces& places, const std::string& registry, const RegistrySecret& secret,
-                                      Log& log) {
+Result<std::string> store_credentials(const CredentialPlaces& places, const std::string& registry,
+                                      const RegistrySecret& secret, Log& log) {
   const auto image = SPC_TRY(whole_registry(registry));
   auto file = SPC_TRY(file_for(places, image, log));
   const std::string name = docker_name_of(image.registry);
@@ -136,9 +140,10 @@ Result<std::string> store_credentials(const CredentialPlaces& places, const std:
   for (const auto& old : entries_for(file, image)) file.json["auths"].erase(old);
   if (!helper.empty()) {
     const bool is_token = !secret.identity_token.empty();
-    const Json question{{"ServerURL", name},
-                        {"Username", is_token ? "<token>" : secret.username},
-                        {"Secret", is_token ? secret.identity_token.text() : secret.password.text()}};
+    const Json question{
+        {"ServerURL", name},
+        {"Username", is_token ? "<token>" : secret.username},
+        {"Secret", is_token ? secret.identity_token.text() : secret.password.text()}};
     const SecretText input(question.str(0, ' ', Json::Order::kept));
     SPC_TRY(tell_helper(helper, "store", input.text()));
     file.json["auths"][name] = Json::object();  // docker's note that the helper knows it
@@ -149,7 +154,8 @@ Result<std::string> store_credentials(const CredentialPlaces& places, const std:
   return helper.empty() ? file.path : "docker-credential-" + helper;
 }
 
-Result<std::vector<std::string>> remove_credentials(const CredentialPlaces& places, const std::string& registry, Log& log) {
+Result<std::vector<std::string>> remove_credentials(const CredentialPlaces& places,
+                                                    const std::string& registry, Log& log) {
   const auto image = SPC_TRY(whole_registry(registry));
   std::vector<std::string> removed;
   for (const auto& path : places.json_files) {

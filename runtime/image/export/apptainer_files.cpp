@@ -13,7 +13,8 @@ std::string environment_script(const std::string& settings) {
   for (const auto& variable : setting_values(settings, "env")) {
     const auto end = variable.find('=');
     if (end == std::string::npos || variable.find('\n') != std::string::npos) continue;
-    text += formatted("export {}={}\n", variable.substr(0, end), for_shell(variable.substr(end + 1)));
+    text +=
+        formatted("export {}={}\n", variable.substr(0, end), for_shell(variable.substr(end + 1)));
   }
   return text;
 }
@@ -22,11 +23,14 @@ std::string runscript_of(const std::string& settings) {
   const auto entrypoint = setting_values(settings, "entrypoint");
   const auto command = setting_values(settings, "cmd");
   std::string enter;
-  for (const auto& directory : setting_values(settings, "workdir")) enter = formatted("cd {} || exit 1\n", for_shell(directory));
+  for (const auto& directory : setting_values(settings, "workdir"))
+    enter = formatted("cd {} || exit 1\n", for_shell(directory));
   const bool runs_something = !entrypoint.empty() || !command.empty();
-  return formatted("#!/bin/sh\n{0}if [ $# -gt 0 ]; then\n    exec{1} \"$@\"\nelse\n    exec{2}\nfi\n", enter,
-                   words_for_shell(entrypoint),
-                   runs_something ? words_for_shell(entrypoint) + words_for_shell(command) : std::string(" /bin/sh"));
+  return formatted(
+      "#!/bin/sh\n{0}if [ $# -gt 0 ]; then\n    exec{1} \"$@\"\nelse\n    exec{2}\nfi\n", enter,
+      words_for_shell(entrypoint),
+      runs_something ? words_for_shell(entrypoint) + words_for_shell(command)
+                     : std::string(" /bin/sh"));
 }
 
 std::string labels_of(const std::string& config) {
@@ -39,7 +43,9 @@ std::string labels_of(const std::string& config) {
 }  // namespace
 
 std::vector<AddedFile> apptainer_files(const std::string& settings, const std::string& config) {
-  return {{.path = ".singularity.d/env/10-docker2singularity.sh", .text = environment_script(settings), .mode = 0755},
+  return {{.path = ".singularity.d/env/10-docker2singularity.sh",
+           .text = environment_script(settings),
+           .mode = 0755},
           {.path = ".singularity.d/labels.json", .text = labels_of(config), .mode = 0644},
           {.path = ".singularity.d/runscript", .text = runscript_of(settings), .mode = 0755}};
 }

@@ -36,30 +36,39 @@ Entry new_entry(const std::string& path, mode_t mode, std::int64_t mtime) {
   return entry;
 }
 
-/// An archive that is being written; the sink's error is kept, since libarchive knows only that there was one.
+/// An archive that is being written; the sink's error is kept, since libarchive knows only that
+/// there was one.
 class Writer {
  public:
-  explicit Writer(const ByteSink& sink) : sink_(sink), archive_(::archive_write_new(), ::archive_write_free) {
+  explicit Writer(const ByteSink& sink)
+      : sink_(sink), archive_(::archive_write_new(), ::archive_write_free) {
     ::archive_write_set_format_pax_restricted(archive_.get());
     ::archive_write_set_bytes_per_block(archive_.get(), 1 << 18);
     ::archive_write_set_bytes_in_last_block(archive_.get(), 1);
     ::archive_write_open(archive_.get(), this, nullptr, take, nullptr);
   }
 
-  Result<void> begin(archive_entry* entry) { return checked(::archive_write_header(archive_.get(), entry)); }
+  Result<void> begin(archive_entry* entry) {
+    return checked(::archive_write_header(archive_.get(), entry));
+  }
   Result<void> data(const void* bytes, std::size_t size) {
-    return checked(::archive_write_data(archive_.get(), bytes, size) == static_cast<la_ssize_t>(size) ? ARCHIVE_OK
-                                                                                                      : ARCHIVE_FATAL);
+    return checked(::archive_write_data(archive_.get(), bytes, size) ==
+                           static_cast<la_ssize_t>(size)
+                       ? ARCHIVE_OK
+                       : ARCHIVE_FATAL);
   }
   /// `size` bytes of `file` at `offset`; a file that has become shorter is an error.
-  Result<void> content(int file, std::uint64_t offset, std::uint64_t size, const std::string& path) {
+  Result<void> content(int file, std::uint64_t offset, std::uint64_t size,
+                       const std::string& path) {
     static thread_local std::array<char, 1 << 18> buffer;
     while (size > 0) {
       const auto count = std::min<std::uint64_t>(size, buffer.size());
       const ssize_t got = ::pread(file, buffer.data(), count, static_cast<off_t>(offset));
       if (got < 0 && errno == EINTR) continue;
       if (got < 0) return Error::from_errno(errno, "read " + in_quotes("/" + path));
-      if (got == 0) return Error(ErrorKind::corrupt, formatted("read {}: shorter than stated", in_quotes("/" + path)));
+      if (got == 0)
+        return Error(ErrorKind::corrupt,
+                     formatted("read {}: shorter than stated", in_quotes("/" + path)));
       SPC_TRY(data(buffer.data(), static_cast<std::size_t>(got)));
       offset += static_cast<std::uint64_t>(got);
       size -= static_cast<std::uint64_t>(got);
@@ -92,7 +101,8 @@ class Writer {
     if (failed_) return *failed_;
     if (status >= ARCHIVE_WARN) return {};
     const char* why = ::archive_error_string(archive_.get());
-    return Error(ErrorKind::system, std::string("write the archive: ") + printable(why == nullptr ? "failed" : why));
+    return Error(ErrorKind::system,
+                 std::string("write the archive: ") + printable(why == nullptr ? "failed" : why));
   }
 
   const ByteSink& sink_;
@@ -111,7 +121,8 @@ struct Extent {
   std::uint64_t offset, size;
 };
 
-/// Where a file with holes has data; nothing for a file that has none, or whose file system does not say.
+/// Where a file with holes has data; nothing for a file that has none, or whose file system does
+/// not say.
 std::vector<Extent> data_of(int file, const struct stat& status) {
   std::vector<Extent> extents;
   if (status.st_blocks * 512 >= status.st_size) return extents;
@@ -136,7 +147,8 @@ Result<void> write_regular(Writer& writer, const TreeEntry& found, archive_entry
   ::archive_entry_set_size(entry, found.status.st_size);
   const auto extents = data_of(file.get(), found.status);
   for (const Extent& extent : extents) {
-    ::archive_entry_sparse_add_entry(entry, static_cast<la_int64_t>(extent.offset), static_cast<la_int64_t>(extent.size));
+    ::archive_entry_sparse_add_entry(entry, static_cast<la_int64_t>(extent.offset),
+                                     static_cast<la_int64_t>(extent.size));
   }
   SPC_TRY(writer.begin(entry));
   if (extents.empty()) return writer.content(file.get(), 0, size, found.path);
@@ -149,7 +161,8 @@ Result<void> write_regular(Writer& writer, const TreeEntry& found, archive_entry
   return writer.hole(size - at);
 }
 
-/// By both numbers: overlayfs shows a device for each layer, and files of different layers have the same inode number.
+/// By both numbers: overlayfs shows a device for each layer, and files of different layers have the
+/// same inode number.
 using Linked = std::map<std::pair<dev_t, ino_t>, std::string>;
 
 Result<void> write_one(Writer& writer, const TreeEntry& found, Linked& linked, std::int64_t time) {
@@ -181,7 +194,8 @@ std::optional<std::int64_t> latest_time() {
   const char* const text = std::getenv("SOURCE_DATE_EPOCH");
   std::int64_t seconds = 0;
   const char* const end = text == nullptr ? nullptr : text + std::strlen(text);
-  if (end == nullptr || std::from_chars(text, end, seconds).ptr != end || end == text) return std::nullopt;
+  if (end == nullptr || std::from_chars(text, end, seconds).ptr != end || end == text)
+    return std::nullopt;
   return seconds;
 }
 
@@ -192,7 +206,8 @@ Result<void> write_tree(int root, const std::vector<AddedFile>& added, const Byt
   Linked linked;
   std::set<std::string> missing;
   for (const auto& file : added) {
-    for (auto end = file.path.find('/'); end != std::string::npos; end = file.path.find('/', end + 1)) {
+    for (auto end = file.path.find('/'); end != std::string::npos;
+         end = file.path.find('/', end + 1)) {
       missing.insert(file.path.substr(0, end));
     }
   }
@@ -205,7 +220,8 @@ Result<void> write_tree(int root, const std::vector<AddedFile>& added, const Byt
     youngest = std::max(youngest, time);
     return write_one(writer, entry, linked, time);
   }));
-  for (const auto& directory : missing) SPC_TRY(writer.begin(new_entry(directory, S_IFDIR | 0755, youngest).get()));
+  for (const auto& directory : missing)
+    SPC_TRY(writer.begin(new_entry(directory, S_IFDIR | 0755, youngest).get()));
   for (const auto& file : added) SPC_TRY(write_text(writer, file, youngest));
   return writer.finish();
 }
@@ -217,11 +233,14 @@ Result<void> write_changes(int root, const KnownTree& known, const ByteSink& sin
   const std::int64_t latest = latest_time().value_or(INT64_MAX);
   SPC_TRY(walk_image(root, [&](const TreeEntry& entry) -> Result<void> {
     if (known.is_unchanged(entry, met)) return {};
-    return write_one(writer, entry, linked, std::min<std::int64_t>(entry.status.st_mtim.tv_sec, latest));
+    return write_one(writer, entry, linked,
+                     std::min<std::int64_t>(entry.status.st_mtim.tv_sec, latest));
   }));
   for (const std::string& path : known.gone(met)) {
     const auto name = path.rfind('/') == std::string::npos ? 0 : path.rfind('/') + 1;
-    SPC_TRY(write_text(writer, {.path = path.substr(0, name) + ".wh." + path.substr(name), .text = {}, .mode = 0}, 0));
+    SPC_TRY(write_text(
+        writer, {.path = path.substr(0, name) + ".wh." + path.substr(name), .text = {}, .mode = 0},
+        0));
   }
   return writer.finish();
 }

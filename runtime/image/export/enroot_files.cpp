@@ -19,7 +19,8 @@ std::string rc_of(const std::string& settings) {
       "if [ -s /etc/rc.local ]; then\n    . /etc/rc.local\nfi\n\n"
       "if [ $# -gt 0 ]; then\n    exec{1} \"$@\"\nelse\n    exec{2}\nfi\n",
       for_shell(workdir), words_for_shell(entrypoint),
-      runs_something ? words_for_shell(entrypoint) + words_for_shell(command) : std::string(" /bin/sh"));
+      runs_something ? words_for_shell(entrypoint) + words_for_shell(command)
+                     : std::string(" /bin/sh"));
 }
 
 std::string environment_of(const std::string& settings) {

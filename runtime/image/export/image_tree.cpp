@@ -19,27 +19,32 @@ constexpr int kMaxDepth = 200;
 
 Result<void> walk(UniqueFd directory, const std::string& path, int depth,
                   const std::function<Result<void>(const TreeEntry&)>& visit) {
-  if (depth > kMaxDepth) return Error(ErrorKind::corrupt, "the image's directories are nested too deeply");
+  if (depth > kMaxDepth)
+    return Error(ErrorKind::corrupt, "the image's directories are nested too deeply");
   DirectoryReader entries(std::move(directory));
   const int here = entries.descriptor();
   std::vector<std::string> directories;
   std::vector<std::string> names;
   while (entries.next()) names.emplace_back(entries.name());
   if (entries.error() != 0) {
-    return Error::from_errno(entries.error(), formatted("read directory {} of the image", in_quotes("/" + path)));
+    return Error::from_errno(entries.error(),
+                             formatted("read directory {} of the image", in_quotes("/" + path)));
   }
   std::sort(names.begin(), names.end());
   for (const std::string& name : names) {
     TreeEntry found{.path = path + name, .directory = here, .name = name.c_str(), .status = {}};
     if (::fstatat(here, name.c_str(), &found.status, AT_SYMLINK_NOFOLLOW) != 0) {
-      return Error::from_errno(errno, formatted("look at {} in the image", in_quotes("/" + found.path)));
+      return Error::from_errno(errno,
+                               formatted("look at {} in the image", in_quotes("/" + found.path)));
     }
     SPC_TRY(visit(found));
     if (S_ISDIR(found.status.st_mode)) directories.push_back(name);
   }
   for (const std::string& name : directories) {
     UniqueFd next(::openat(here, name.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
-    if (!next) return Error::from_errno(errno, formatted("open directory {} of the image", in_quotes("/" + path + name)));
+    if (!next)
+      return Error::from_errno(
+          errno, formatted("open directory {} of the image", in_quotes("/" + path + name)));
     SPC_TRY(walk(std::move(next), path + name + "/", depth + 1, visit));
   }
   return {};
@@ -48,7 +53,8 @@ Result<void> walk(UniqueFd directory, const std::string& path, int depth,
 }  // namespace
 
 Result<UniqueFd> open_in_image(int root, const std::string& path) {
-  UniqueFd file = open_resolved(root, path.c_str(), O_RDONLY | O_NONBLOCK, RESOLVE_IN_ROOT | RESOLVE_NO_MAGICLINKS);
+  UniqueFd file = open_resolved(root, path.c_str(), O_RDONLY | O_NONBLOCK,
+                                RESOLVE_IN_ROOT | RESOLVE_NO_MAGICLINKS);
   if (!file) return Error::from_errno(errno, formatted("open {} in the image", in_quotes(path)));
   return file;
 }

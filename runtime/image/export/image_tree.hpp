@@ -23,7 +23,8 @@ struct TreeEntry {
   const char* name;  ///< its name there
   struct stat status;
 };
-/// Calls `visit` for everything below `root`, a directory before its content, by name. Links are not followed.
+/// Calls `visit` for everything below `root`, a directory before its content, by name. Links are
+/// not followed.
 Result<void> walk_image(int root, const std::function<Result<void>(const TreeEntry&)>& visit);
 
 }  // namespace spc

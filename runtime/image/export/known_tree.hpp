@@ -11,8 +11,9 @@
 
 namespace spc {
 
-/// What a tree was like at one moment, to be compared with what has become of it. By metadata alone: a change of content gives a file
-/// another ctime, which no user can set back, and overlayfs shows files of the image with the numbers that they have there.
+/// What a tree was like at one moment, to be compared with what has become of it. By metadata
+/// alone: a change of content gives a file another ctime, which no user can set back, and overlayfs
+/// shows files of the image with the numbers that they have there.
 class KnownTree {
  public:
   static Result<KnownTree> read(int root);

@@ -34,12 +34,17 @@ constexpr char kWhereItCanBe[] = "the directory must exist and be writable";
 Result<NewFile> NewFile::plan(const std::string& path, Replace replace) {
   const std::string step = "write " + in_quotes(path);
   struct stat status {};
-  if (path.empty() || path.back() == '/') return Error(ErrorKind::invalid, step + ": is a directory");
+  if (path.empty() || path.back() == '/')
+    return Error(ErrorKind::invalid, step + ": is a directory");
   if (::stat(path.c_str(), &status) == 0) {
-    if (S_ISDIR(status.st_mode)) return Error(ErrorKind::invalid, step + ": is a directory").hint("name a file in it");
+    if (S_ISDIR(status.st_mode))
+      return Error(ErrorKind::invalid, step + ": is a directory").hint("name a file in it");
     if (!S_ISREG(status.st_mode))
-      return Error(ErrorKind::invalid, step + ": not a regular file").hint("name a new or existing file");
-    if (replace == Replace::no) return Error(ErrorKind::refused, step + ": already exists").hint("use --force to overwrite it");
+      return Error(ErrorKind::invalid, step + ": not a regular file")
+          .hint("name a new or existing file");
+    if (replace == Replace::no)
+      return Error(ErrorKind::refused, step + ": already exists")
+          .hint("use --force to overwrite it");
   }
   NewFile file;
   file.shown_as_ = path;
@@ -55,7 +60,8 @@ Result<void> NewFile::make() {
   file_ = UniqueFd(::openat(directory_.get(), ".", O_TMPFILE | O_RDWR | O_CLOEXEC, 0644));
   if (!file_ && (errno == EOPNOTSUPP || errno == EISDIR)) {
     hidden_ = hidden_name(name_);
-    file_ = UniqueFd(::openat(directory_.get(), hidden_.c_str(), O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0644));
+    file_ = UniqueFd(::openat(directory_.get(), hidden_.c_str(),
+                              O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0644));
     const int err = errno;
     if (!file_) hidden_.clear();
     errno = err;
@@ -93,7 +99,8 @@ Error NewFile::about(Error error) const {
   std::string why = number == EDQUOT ? "the quota is used up" : "its file system is full";
   if (number == ENOSPC && ::fstatvfs(directory_.get(), &system) == 0)
     why += formatted(" ({} MB in all)", system.f_blocks * system.f_frsize / 1'000'000);
-  return Error(error.kind(), formatted("write {}: {}", in_quotes(shown_as_), why)).hint("name a file where there is more room");
+  return Error(error.kind(), formatted("write {}: {}", in_quotes(shown_as_), why))
+      .hint("name a file where there is more room");
 }
 
 Result<void> NewFile::publish() {
@@ -101,10 +108,12 @@ Result<void> NewFile::publish() {
   if (::fsync(file_.get()) != 0) return Error::from_errno(errno, step);
   if (hidden_.empty()) {
     const std::string itself = "/proc/self/fd/" + std::to_string(file_.get());
-    if (::linkat(AT_FDCWD, itself.c_str(), directory_.get(), name_.c_str(), AT_SYMLINK_FOLLOW) == 0) return {};
+    if (::linkat(AT_FDCWD, itself.c_str(), directory_.get(), name_.c_str(), AT_SYMLINK_FOLLOW) == 0)
+      return {};
     if (errno != EEXIST || replace_ == Replace::no) return Error::from_errno(errno, step);
     hidden_ = hidden_name(name_);
-    if (::linkat(AT_FDCWD, itself.c_str(), directory_.get(), hidden_.c_str(), AT_SYMLINK_FOLLOW) != 0)
+    if (::linkat(AT_FDCWD, itself.c_str(), directory_.get(), hidden_.c_str(), AT_SYMLINK_FOLLOW) !=
+        0)
       return Error::from_errno(errno, step);
   }
   // Not replacing, the last word is the kernel's: somebody may have made the file meanwhile.

@@ -10,8 +10,8 @@ namespace spc {
 
 enum class Replace { no, yes };
 
-/// A file that gets its name when it is complete; until then it is invisible, and nothing remains if we are
-/// killed. (On file systems without unnamed files, a hidden file remains.)
+/// A file that gets its name when it is complete; until then it is invisible, and nothing remains
+/// if we are killed. (On file systems without unnamed files, a hidden file remains.)
 class NewFile {
  public:
   /// A directory at `path`, or a file that may not be replaced, is refused immediately.

@@ -17,7 +17,8 @@
 #include "image/export/archive.hpp"
 #include "image/reference/request.hpp"
 
-// As github.com/apptainer/sif writes version 1, little-endian without gaps. image/reference/sif.cpp reads it.
+// As github.com/apptainer/sif writes version 1, little-endian without gaps. image/reference/sif.cpp
+// reads it.
 
 namespace spc {
 namespace {
@@ -58,10 +59,15 @@ class Packed {
 };
 
 std::string architecture_code() {
-  constexpr std::array<std::pair<const char*, const char*>, 6> kCodes{
-      {{"386", "01"}, {"amd64", "02"}, {"arm", "03"}, {"arm64", "04"}, {"ppc64le", "06"}, {"s390x", "10"}}};
+  constexpr std::array<std::pair<const char*, const char*>, 6> kCodes{{{"386", "01"},
+                                                                       {"amd64", "02"},
+                                                                       {"arm", "03"},
+                                                                       {"arm64", "04"},
+                                                                       {"ppc64le", "06"},
+                                                                       {"s390x", "10"}}};
   const std::string ours = Platform::host().architecture;
-  const auto found = std::find_if(kCodes.begin(), kCodes.end(), [&](const auto& one) { return ours == one.first; });
+  const auto found = std::find_if(kCodes.begin(), kCodes.end(),
+                                  [&](const auto& one) { return ours == one.first; });
   return found == kCodes.end() ? "00" : found->second;
 }
 
@@ -74,7 +80,13 @@ struct Part {
 std::string entry_of(const Part& part, std::uint32_t id, std::int64_t date) {
   Packed entry;
   entry.add(part.type).add(char{1}).add(id).add(kGroup).add(std::uint32_t{0});
-  entry.add(part.offset).add(part.size).add(part.size).add(date).add(date).add(std::int64_t{0}).add(std::int64_t{0});
+  entry.add(part.offset)
+      .add(part.size)
+      .add(part.size)
+      .add(date)
+      .add(date)
+      .add(std::int64_t{0})
+      .add(std::int64_t{0});
   entry.add(part.name, 128);
   if (part.type == kPartition) entry.add(kSquashfs).add(kPrimarySystem).add(architecture_code(), 3);
   return entry.filled_up_to(kEntryBytes);
@@ -88,10 +100,13 @@ std::string number_of(const Digest& content) {
   return number;
 }
 
-std::string header_of(const Digest& content, std::uint64_t used, std::uint64_t data_bytes, std::uint64_t data_at,
-                      std::int64_t date) {
+std::string header_of(const Digest& content, std::uint64_t used, std::uint64_t data_bytes,
+                      std::uint64_t data_at, std::int64_t date) {
   Packed header;
-  header.add("#!/usr/bin/env run-singularity\n", 32).add("SIF_MAGIC", 10).add("01", 3).add(architecture_code(), 3);
+  header.add("#!/usr/bin/env run-singularity\n", 32)
+      .add("SIF_MAGIC", 10)
+      .add("01", 3)
+      .add(architecture_code(), 3);
   header.add(number_of(content), 16).add(date).add(date);
   header.add(std::uint64_t{kEntries} - used)
       .add(std::uint64_t{kEntries})
@@ -102,7 +117,8 @@ std::string header_of(const Digest& content, std::uint64_t used, std::uint64_t d
 }
 
 Result<void> write_at(int file, std::uint64_t at, const std::string& bytes) {
-  if (::lseek(file, static_cast<off_t>(at), SEEK_SET) < 0) return Error::from_errno(errno, "write the SIF file");
+  if (::lseek(file, static_cast<off_t>(at), SEEK_SET) < 0)
+    return Error::from_errno(errno, "write the SIF file");
   return write_all(file, bytes);
 }
 
@@ -118,7 +134,8 @@ Result<void> read_at(int file, std::uint64_t at, std::span<char> into) {
   return {};
 }
 
-/// What is at both ends of the content: its first data, and the tables, which have every name, size and date.
+/// What is at both ends of the content: its first data, and the tables, which have every name, size
+/// and date.
 Result<Digest> ends_of(int file, std::uint64_t size) {
   std::string both(static_cast<std::size_t>(std::min<std::uint64_t>(size, kMove)), '\0');
   SPC_TRY(read_at(file, 0, both));
@@ -129,7 +146,8 @@ Result<Digest> ends_of(int file, std::uint64_t size) {
   return hash.finish();
 }
 
-/// The content moves `by` bytes, whole pages, up: without being copied where the file system can do that.
+/// The content moves `by` bytes, whole pages, up: without being copied where the file system can do
+/// that.
 Result<void> move_up(int file, std::uint64_t size, std::uint64_t by) {
   if (::fallocate(file, FALLOC_FL_INSERT_RANGE, 0, static_cast<off_t>(by)) == 0) return {};
   std::string piece;
@@ -155,7 +173,8 @@ Result<void> make_sif(int file, const std::string& config) {
   if (!config.empty()) parts.push_back({kGenericJson, "oci-config.json", data_at, config.size()});
   parts.push_back({kPartition, "squashfs.img", root_at, size});
   std::string table;
-  for (const Part& part : parts) table += entry_of(part, static_cast<std::uint32_t>(&part - parts.data()) + 1, date);
+  for (const Part& part : parts)
+    table += entry_of(part, static_cast<std::uint32_t>(&part - parts.data()) + 1, date);
 
   SPC_TRY(move_up(file, size, root_at));
   std::string front = header_of(ends, parts.size(), root_at + size - data_at, data_at, date);

@@ -11,13 +11,15 @@ namespace {
 struct Field {
   std::size_t offset, size;
 };
-constexpr Field kMode{100, 8}, kUid{108, 8}, kGid{116, 8}, kSize{124, 12}, kTime{136, 12}, kSum{148, 8};
+constexpr Field kMode{100, 8}, kUid{108, 8}, kGid{116, 8}, kSize{124, 12}, kTime{136, 12},
+    kSum{148, 8};
 constexpr std::size_t kType = 156, kMagic = 257;
 constexpr std::uint64_t kLargestOctal = (std::uint64_t{1} << 33) - 1;
 
 void put_octal(std::string& block, Field field, std::uint64_t number) {
   char text[24];
-  std::snprintf(text, sizeof text, "%0*llo", static_cast<int>(field.size - 1), static_cast<unsigned long long>(number));
+  std::snprintf(text, sizeof text, "%0*llo", static_cast<int>(field.size - 1),
+                static_cast<unsigned long long>(number));
   block.replace(field.offset, field.size - 1, text);
 }
 
@@ -33,10 +35,12 @@ std::string tar_header(const std::string& path, std::uint64_t size) {
     put_octal(block, kSize, size);
   } else {
     block[kSize.offset] = '\x80';
-    for (std::size_t i = 0; i < 8; ++i) block[kSize.offset + kSize.size - 1 - i] = static_cast<char>(size >> (8 * i));
+    for (std::size_t i = 0; i < 8; ++i)
+      block[kSize.offset + kSize.size - 1 - i] = static_cast<char>(size >> (8 * i));
   }
   block[kType] = '0';
-  block.replace(kMagic, 8, std::string_view(size <= kLargestOctal ? "ustar\00000" : "ustar  \0", 8));
+  block.replace(kMagic, 8,
+                std::string_view(size <= kLargestOctal ? "ustar\00000" : "ustar  \0", 8));
   block.replace(kSum.offset, kSum.size, "        ");
   unsigned sum = 0;
   for (const char c : block) sum += static_cast<unsigned char>(c);

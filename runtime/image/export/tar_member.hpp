@@ -9,8 +9,8 @@ namespace spc {
 
 inline constexpr std::uint64_t kTarHeaderBytes = 512;
 
-/// The header of a world-readable regular file of `size` bytes; `path` has at most 99 characters. Sizes of 8 GiB and
-/// more are written in binary, as by GNU tar.
+/// The header of a world-readable regular file of `size` bytes; `path` has at most 99 characters.
+/// Sizes of 8 GiB and more are written in binary, as by GNU tar.
 std::string tar_header(const std::string& path, std::uint64_t size);
 
 /// The padding after `size` bytes of content.

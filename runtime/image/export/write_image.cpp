@@ -46,7 +46,8 @@ Json config_of(const std::string& settings) {
 Json config_for(const std::string& text, const std::string& settings, const Digest& diff_id) {
   const auto parsed = parse_json_object(text, "the image's configuration");
   Json config = parsed ? *parsed : config_of(settings);
-  if (config.find("architecture") == nullptr) config["architecture"] = Platform::host().architecture;
+  if (config.find("architecture") == nullptr)
+    config["architecture"] = Platform::host().architecture;
   if (config.find("os") == nullptr) config["os"] = "linux";
   config["rootfs"] = Json{{"type", "layers"}, {"diff_ids", Json::array({diff_id.str()})}};
   config.erase("history");
@@ -64,7 +65,8 @@ struct WrittenLayer {
 using TreeWriter = std::function<Result<void>(const ByteSink&)>;
 
 /// The tree as one layer, from where `file` stands.
-Result<WrittenLayer> write_layer(const TreeWriter& tree, bool compressed, int file, const WriteProgress& progress) {
+Result<WrittenLayer> write_layer(const TreeWriter& tree, bool compressed, int file,
+                                 const WriteProgress& progress) {
   WrittenLayer layer;
   Sha256 content;
   Sha256 blob;
@@ -89,9 +91,12 @@ Result<WrittenLayer> write_layer(const TreeWriter& tree, bool compressed, int fi
   return layer;
 }
 
-/// The layer goes where it will stay, and its header, which has the digest, is written when that is known.
-Result<WrittenLayer> begin_archive(const TreeWriter& tree, bool compressed, int file, const WriteProgress& progress) {
-  if (::lseek(file, static_cast<off_t>(kTarHeaderBytes), SEEK_SET) < 0) return Error::from_errno(errno, "write the archive");
+/// The layer goes where it will stay, and its header, which has the digest, is written when that is
+/// known.
+Result<WrittenLayer> begin_archive(const TreeWriter& tree, bool compressed, int file,
+                                   const WriteProgress& progress) {
+  if (::lseek(file, static_cast<off_t>(kTarHeaderBytes), SEEK_SET) < 0)
+    return Error::from_errno(errno, "write the archive");
   const WrittenLayer layer = SPC_TRY(write_layer(tree, compressed, file, progress));
   SPC_TRY(write_all(file, tar_padding(layer.size)));
   const std::string header = tar_header(blob_path(layer.digest), layer.size);
@@ -102,20 +107,23 @@ Result<WrittenLayer> begin_archive(const TreeWriter& tree, bool compressed, int 
 }
 
 /// What follows the layer. `manifest` lacks the configuration.
-Result<void> finish_archive(Json manifest, const std::string& config, const std::string& name, int file) {
+Result<void> finish_archive(Json manifest, const std::string& config, const std::string& name,
+                            int file) {
   constexpr char kManifest[] = "application/vnd.oci.image.manifest.v1+json";
   const Digest config_digest = Sha256::of(config);
   manifest["schemaVersion"] = 2;
   manifest["mediaType"] = kManifest;
-  manifest["config"] = descriptor("application/vnd.oci.image.config.v1+json", config_digest, config.size());
+  manifest["config"] =
+      descriptor("application/vnd.oci.image.config.v1+json", config_digest, config.size());
   const std::string manifest_text = manifest.str();
   Json entry = descriptor(kManifest, Sha256::of(manifest_text), manifest_text.size());
   entry["annotations"] = Json{{"org.opencontainers.image.ref.name", name}};
   const Json index{{"schemaVersion", 2}, {"manifests", Json::array({entry})}};
-  const std::pair<std::string, std::string> members[] = {{blob_path(config_digest), config},
-                                                         {blob_path(Sha256::of(manifest_text)), manifest_text},
-                                                         {"index.json", index.str()},
-                                                         {"oci-layout", R"({"imageLayoutVersion":"1.0.0"})"}};
+  const std::pair<std::string, std::string> members[] = {
+      {blob_path(config_digest), config},
+      {blob_path(Sha256::of(manifest_text)), manifest_text},
+      {"index.json", index.str()},
+      {"oci-layout", R"({"imageLayoutVersion":"1.0.0"})"}};
   for (const auto& [path, text] : members) {
     SPC_TRY(write_all(file, tar_header(path, text.size()) + text + tar_padding(text.size())));
   }
@@ -127,7 +135,9 @@ std::string layer_type_of_oci(const std::string& type) {
   if (type.find("docker") == std::string::npos) return type;
   const bool gzip = type.ends_with("gzip");
   const bool zstd = type.ends_with("zstd");
-  return std::string("application/vnd.oci.image.layer.v1.tar") + (gzip ? "+gzip" : zstd ? "+zstd" : "");
+  return std::string("application/vnd.oci.image.layer.v1.tar") + (gzip   ? "+gzip"
+                                                                  : zstd ? "+zstd"
+                                                                         : "");
 }
 
 /// The layers of the image, and one more.
@@ -152,7 +162,8 @@ Result<Json> config_with(const std::string& text, const Digest& diff_id) {
   config["rootfs"] = Json{{"type", "layers"}, {"diff_ids", std::move(diff_ids)}};
   if (const Json* history = config.find("history"); history != nullptr && history->is_array()) {
     Json longer = *history;
-    longer.push_back(Json{{"created_by", "spank-container"}, {"comment", "changes of a container"}});
+    longer.push_back(
+        Json{{"created_by", "spank-container"}, {"comment", "changes of a container"}});
     config["history"] = std::move(longer);
   }
   return config;
@@ -161,14 +172,17 @@ Result<Json> config_with(const std::string& text, const Digest& diff_id) {
 }  // namespace
 
 ImageTarget parse_image_target(const std::string& text) {
-  if (text.starts_with(kOciArchive)) return {.path = text.substr(kOciArchive.size()), .form = ImageForm::oci_archive};
-  if (text.starts_with(kOciLayer)) return {.path = text.substr(kOciLayer.size()), .form = ImageForm::oci_layer};
+  if (text.starts_with(kOciArchive))
+    return {.path = text.substr(kOciArchive.size()), .form = ImageForm::oci_archive};
+  if (text.starts_with(kOciLayer))
+    return {.path = text.substr(kOciLayer.size()), .form = ImageForm::oci_layer};
   if (text.ends_with(".tar")) return {.path = text, .form = ImageForm::oci_archive};
   return {.path = text, .form = text.ends_with(".sif") ? ImageForm::sif : ImageForm::squashfs};
 }
 
-Result<void> write_squashfs(int root, const std::vector<AddedFile>& added, int file, unsigned workers,
-                            const std::string& layer_writer, const WriteProgress& progress) {
+Result<void> write_squashfs(int root, const std::vector<AddedFile>& added, int file,
+                            unsigned workers, const std::string& layer_writer,
+                            const WriteProgress& progress) {
   const LayerLimits limits{.workers = workers};
   auto converter = SPC_TRY(LayerProcess::start(file, limits, layer_writer));
   std::uint64_t total = 0;
@@ -182,12 +196,14 @@ Result<void> write_squashfs(int root, const std::vector<AddedFile>& added, int f
   return written;
 }
 
-Result<void> write_oci_archive(int root, const OciImage& image, int file, const WriteProgress& progress) {
+Result<void> write_oci_archive(int root, const OciImage& image, int file,
+                               const WriteProgress& progress) {
   const auto tree = [&](const ByteSink& sink) { return write_tree(root, {}, sink); };
   const WrittenLayer layer = SPC_TRY(begin_archive(tree, image.compressed, file, progress));
   const std::string config = config_for(image.config, image.settings, layer.diff_id).str();
-  return finish_archive(Json{{"layers", Json::array({descriptor(layer.type, layer.digest, layer.size)})}}, config, image.name,
-                        file);
+  return finish_archive(
+      Json{{"layers", Json::array({descriptor(layer.type, layer.digest, layer.size)})}}, config,
+      image.name, file);
 }
 
 Result<void> write_oci_layer(int root, const KnownTree& known, const ChangedImage& image, int file,
@@ -198,10 +214,12 @@ Result<void> write_oci_layer(int root, const KnownTree& known, const ChangedImag
   const std::string digest = Sha256::of(image.manifest).str();
   Json layers = SPC_TRY(layers_with(image.manifest, layer));
   Json manifest{{"layers", std::move(layers)}};
-  manifest["annotations"] = Json{{"org.opencontainers.image.base.name", reference.canonical()},
-                                 {"org.opencontainers.image.base.digest", digest},
-                                 {kLayersOf, reference.registry + "/" + reference.repository + "@" + digest}};
-  return finish_archive(std::move(manifest), SPC_TRY(config_with(image.config, layer.diff_id)).str(), "saved", file);
+  manifest["annotations"] =
+      Json{{"org.opencontainers.image.base.name", reference.canonical()},
+           {"org.opencontainers.image.base.digest", digest},
+           {kLayersOf, reference.registry + "/" + reference.repository + "@" + digest}};
+  return finish_archive(std::move(manifest),
+                        SPC_TRY(config_with(image.config, layer.diff_id)).str(), "saved", file);
 }
 
 }  // namespace spc

@@ -18,7 +18,8 @@ constexpr unsigned kMostWorkers = 8;
 void ZstdSink::Free::operator()(ZSTD_CCtx_s* context) const { ZSTD_freeCCtx(context); }
 
 /// One worker at least: a file that was made without any is another one.
-ZstdSink::ZstdSink(const ByteSink& to) : to_(to), context_(ZSTD_createCCtx()), out_(ZSTD_CStreamOutSize()) {
+ZstdSink::ZstdSink(const ByteSink& to)
+    : to_(to), context_(ZSTD_createCCtx()), out_(ZSTD_CStreamOutSize()) {
   ZSTD_CCtx_setParameter(context_.get(), ZSTD_c_compressionLevel, kLevel);
   ZSTD_CCtx_setParameter(context_.get(), ZSTD_c_checksumFlag, 1);
   ZSTD_CCtx_setParameter(context_.get(), ZSTD_c_nbWorkers,
@@ -29,8 +30,11 @@ Result<void> ZstdSink::compress(const void* bytes, std::size_t size, bool is_end
   ZSTD_inBuffer in{bytes, size, 0};
   for (;;) {
     ZSTD_outBuffer out{out_.data(), out_.size(), 0};
-    const std::size_t left = ZSTD_compressStream2(context_.get(), &out, &in, is_end ? ZSTD_e_end : ZSTD_e_continue);
-    if (ZSTD_isError(left) != 0) return Error(ErrorKind::system, std::string("compress the layer: ") + ZSTD_getErrorName(left));
+    const std::size_t left =
+        ZSTD_compressStream2(context_.get(), &out, &in, is_end ? ZSTD_e_end : ZSTD_e_continue);
+    if (ZSTD_isError(left) != 0)
+      return Error(ErrorKind::system,
+                   std::string("compress the layer: ") + ZSTD_getErrorName(left));
     if (out.pos > 0) SPC_TRY(to_(out_.data(), out.pos));
     if (is_end ? left == 0 : in.pos == in.size) return {};
   }

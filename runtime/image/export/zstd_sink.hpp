@@ -11,7 +11,8 @@ struct ZSTD_CCtx_s;
 
 namespace spc {
 
-/// Compresses what is written to it: the same bytes give the same file, on any number of processors.
+/// Compresses what is written to it: the same bytes give the same file, on any number of
+/// processors.
 class ZstdSink {
  public:
   /// `to` is borrowed.

@@ -31,7 +31,8 @@ std::string line_value(const std::string& text, const std::string& key) {
 
 /// Whether one of the directories that `path` lies in holds no facts.
 bool is_passed_over(std::string_view path) {
-  for (std::size_t begin = 0, end = 0; (end = path.find('/', begin)) != std::string_view::npos; begin = end + 1) {
+  for (std::size_t begin = 0, end = 0; (end = path.find('/', begin)) != std::string_view::npos;
+       begin = end + 1) {
     if (holds_no_facts(path.substr(begin, end - begin))) return true;
   }
   return false;
@@ -54,7 +55,8 @@ std::string version_after(const std::string& text, std::string_view mark) {
 /// Versions of the packages that dpkg knows, and of those that Alpine's apk knows.
 std::map<std::string, std::string> packages_of(SeenFiles& files) {
   std::map<std::string, std::string> packages;
-  const auto read = [&](const std::string& text, std::string_view name_key, std::string_view version_key) {
+  const auto read = [&](const std::string& text, std::string_view name_key,
+                        std::string_view version_key) {
     std::string name;
     for (std::size_t at = 0; at < text.size();) {
       const std::size_t end = std::min(text.find('\n', at), text.size());
@@ -84,9 +86,12 @@ class Libraries {
   void note(const std::string& path) {
     const std::string name = path.substr(path.rfind('/') + 1);
     const auto so = name.find(".so");
-    if (so == std::string::npos || !name.starts_with("lib") || (so + 3 < name.size() && name[so + 3] != '.')) return;
+    if (so == std::string::npos || !name.starts_with("lib") ||
+        (so + 3 < name.size() && name[so + 3] != '.'))
+      return;
     std::string& known = paths_[name.substr(0, so)];
-    if (known.empty() || path.size() - path.rfind('/') > known.size() - known.rfind('/')) known = path;
+    if (known.empty() || path.size() - path.rfind('/') > known.size() - known.rfind('/'))
+      known = path;
   }
   [[nodiscard]] std::string path(const std::string& name) const {
     const auto found = paths_.find(name);
@@ -104,10 +109,12 @@ class Libraries {
   std::map<std::string, std::string> paths_;
 };
 
-std::string first_package(const std::map<std::string, std::string>& packages, std::initializer_list<const char*> beginnings) {
+std::string first_package(const std::map<std::string, std::string>& packages,
+                          std::initializer_list<const char*> beginnings) {
   for (const char* beginning : beginnings) {
     const auto found = packages.lower_bound(beginning);
-    if (found != packages.end() && found->first.starts_with(beginning)) return upstream(found->second);
+    if (found != packages.end() && found->first.starts_with(beginning))
+      return upstream(found->second);
   }
   return {};
 }
@@ -120,23 +127,32 @@ std::string libc_of(SeenFiles& files, const Libraries& libraries, const std::str
   return version.empty() ? "glibc" : "glibc " + version;
 }
 
-std::string mpi_of(SeenFiles& files, const Libraries& libraries, const std::map<std::string, std::string>& packages) {
+std::string mpi_of(SeenFiles& files, const Libraries& libraries,
+                   const std::map<std::string, std::string>& packages) {
   const std::string path = libraries.path("libmpi");
-  if (const auto version = first_package(packages, {"libopenmpi3", "openmpi-bin", "openmpi"}); !version.empty()) {
+  if (const auto version = first_package(packages, {"libopenmpi3", "openmpi-bin", "openmpi"});
+      !version.empty()) {
     return "Open MPI " + version;
   }
-  if (path.empty()) return libraries.path("libmpich").empty() ? "" : "MPICH " + first_package(packages, {"libmpich12", "mpich"});
+  if (path.empty())
+    return libraries.path("libmpich").empty()
+               ? ""
+               : "MPICH " + first_package(packages, {"libmpich12", "mpich"});
   const std::string text = files.text(path, kMaxText);
-  if (const auto version = version_after(text, "Open MPI v"); !version.empty()) return "Open MPI " + version;
-  if (const auto version = version_after(text, "Intel(R) MPI Library "); !version.empty()) return "Intel MPI " + version;
-  if (text.find("MPICH") != std::string::npos) return "MPICH " + version_after(text, "MPICH Version:\t");
+  if (const auto version = version_after(text, "Open MPI v"); !version.empty())
+    return "Open MPI " + version;
+  if (const auto version = version_after(text, "Intel(R) MPI Library "); !version.empty())
+    return "Intel MPI " + version;
+  if (text.find("MPICH") != std::string::npos)
+    return "MPICH " + version_after(text, "MPICH Version:\t");
   return "libmpi.so." + libraries.version("libmpi");
 }
 
 /// What srun must be told for ranks of this MPI to find each other: in the man page under MPI.
 std::string srun_option_for(const std::string& mpi, bool has_pmix) {
   if (mpi.starts_with("Open MPI")) return "--mpi=pmix";
-  if (mpi.starts_with("MPICH") || mpi.starts_with("Intel MPI")) return has_pmix ? "--mpi=pmi2 or pmix" : "--mpi=pmi2";
+  if (mpi.starts_with("MPICH") || mpi.starts_with("Intel MPI"))
+    return has_pmix ? "--mpi=pmi2 or pmix" : "--mpi=pmi2";
   return {};
 }
 
@@ -152,11 +168,14 @@ struct Framework {
   std::string_view package;
   std::string_view name;
 };
-constexpr Framework kFrameworks[] = {{"torch", "PyTorch"},       {"tensorflow", "TensorFlow"}, {"jax", "JAX"},
-                                     {"jaxlib", "jaxlib"},       {"horovod", "Horovod"},       {"deepspeed", "DeepSpeed"},
-                                     {"lightning", "Lightning"}, {"mpi4py", "mpi4py"}};
+constexpr Framework kFrameworks[] = {
+    {"torch", "PyTorch"},       {"tensorflow", "TensorFlow"}, {"jax", "JAX"},
+    {"jaxlib", "jaxlib"},       {"horovod", "Horovod"},       {"deepspeed", "DeepSpeed"},
+    {"lightning", "Lightning"}, {"mpi4py", "mpi4py"}};
 
-bool is_metadata(std::string_view directory) { return directory.ends_with(".dist-info") || directory.ends_with(".egg-info"); }
+bool is_metadata(std::string_view directory) {
+  return directory.ends_with(".dist-info") || directory.ends_with(".egg-info");
+}
 
 void note_framework(std::map<std::string, std::string>& found, std::string_view directory) {
   const std::size_t dash = directory.find('-');
@@ -170,11 +189,13 @@ void note_framework(std::map<std::string, std::string>& found, std::string_view 
 
 std::string listed(const std::map<std::string, std::string>& frameworks) {
   std::string text;
-  for (const auto& [name, version] : frameworks) text += (text.empty() ? "" : ", ") + name + " " + version;
+  for (const auto& [name, version] : frameworks)
+    text += (text.empty() ? "" : ", ") + name + " " + version;
   return text;
 }
 
-/// The oldest driver on which programs of this CUDA run, by minor version compatibility: NVIDIA's CUDA Compatibility, table 1.
+/// The oldest driver on which programs of this CUDA run, by minor version compatibility: NVIDIA's
+/// CUDA Compatibility, table 1.
 std::string driver_for(const std::string& cuda) {
   if (cuda.starts_with("13.")) return "580 or newer";
   if (cuda.starts_with("12.")) return "525.60.13 or newer";
@@ -186,19 +207,22 @@ constexpr std::size_t kMostOfAFact = 300;
 constexpr std::size_t kMostLabels = 16 << 10;
 
 /// In this order everywhere.
-constexpr std::string_view kNames[] = {"os",  "libc", "cuda", "cudnn",  "mpi",        "pmix",  "srun",
-                                       "ucx", "nccl", "rocm", "python", "frameworks", "driver"};
+constexpr std::string_view kNames[] = {"os",     "libc",       "cuda",  "cudnn", "mpi",
+                                       "pmix",   "srun",       "ucx",   "nccl",  "rocm",
+                                       "python", "frameworks", "driver"};
 
 }  // namespace
 
 std::vector<Fact> facts_from(std::map<std::string, std::string> known) {
   std::vector<Fact> facts;
-  for (const std::string_view name : kNames) facts.push_back({std::string(name), known[std::string(name)]});
+  for (const std::string_view name : kNames)
+    facts.push_back({std::string(name), known[std::string(name)]});
   return facts;
 }
 
 bool holds_no_facts(std::string_view directory) {
-  constexpr std::string_view kNone[] = {"include", "share", "doc", "man", "locale", "__pycache__", "tests", "test", "node_modules"};
+  constexpr std::string_view kNone[] = {"include",     "share", "doc",  "man",         "locale",
+                                        "__pycache__", "tests", "test", "node_modules"};
   return is_metadata(directory) || std::ranges::find(kNone, directory) != std::end(kNone);
 }
 
@@ -216,7 +240,8 @@ Result<FactSheet> facts_of(SeenFiles& files) {
     libraries.note(path);
     if (name.starts_with("ld-musl-")) musl = path;
     if (name == "ucx.pc") ucx_pkgconfig = path;
-    if (name.starts_with("python3.") && path.find("bin/") != std::string::npos && name.size() <= 10 &&
+    if (name.starts_with("python3.") && path.find("bin/") != std::string::npos &&
+        name.size() <= 10 &&
         name.find_first_not_of("python3.0123456789") == std::string_view::npos) {
       python = std::max(python, std::string(name.substr(6)));
     }
@@ -254,30 +279,36 @@ std::vector<Fact> facts_of_variables(const std::vector<std::string>& variables) 
   const auto value = [&](std::initializer_list<std::string_view> names) {
     for (const std::string_view name : names) {
       for (const std::string& one : variables) {
-        if (one.starts_with(name) && one.size() > name.size() && one[name.size()] == '=') return one.substr(name.size() + 1);
+        if (one.starts_with(name) && one.size() > name.size() && one[name.size()] == '=')
+          return one.substr(name.size() + 1);
       }
     }
     return std::string();
   };
-  const auto named = [](const char* what, const std::string& version) { return version.empty() ? version : what + version; };
+  const auto named = [](const char* what, const std::string& version) {
+    return version.empty() ? version : what + version;
+  };
   const std::string cuda = value({"CUDA_VERSION"});
   const std::string mpi = named("Open MPI ", value({"OPENMPI_VERSION", "OMPI_VERSION"}));
-  return facts_from({{"cuda", cuda},
-                     {"cudnn", value({"CUDNN_VERSION", "NV_CUDNN_VERSION"})},
-                     {"nccl", value({"NCCL_VERSION", "NV_LIBNCCL_PACKAGE_VERSION"})},
-                     {"mpi", mpi},
-                     {"srun", srun_option_for(mpi, false)},
-                     {"ucx", value({"OPENUCX_VERSION", "UCX_VERSION"})},
-                     {"rocm", value({"ROCM_VERSION"})},
-                     {"python", value({"PYTHON_VERSION"})},
-                     {"frameworks", named("PyTorch ", value({"PYTORCH_VERSION", "PYTORCH_BUILD_VERSION"}))},
-                     {"driver", driver_for(cuda)}});
+  return facts_from(
+      {{"cuda", cuda},
+       {"cudnn", value({"CUDNN_VERSION", "NV_CUDNN_VERSION"})},
+       {"nccl", value({"NCCL_VERSION", "NV_LIBNCCL_PACKAGE_VERSION"})},
+       {"mpi", mpi},
+       {"srun", srun_option_for(mpi, false)},
+       {"ucx", value({"OPENUCX_VERSION", "UCX_VERSION"})},
+       {"rocm", value({"ROCM_VERSION"})},
+       {"python", value({"PYTHON_VERSION"})},
+       {"frameworks", named("PyTorch ", value({"PYTORCH_VERSION", "PYTORCH_BUILD_VERSION"}))},
+       {"driver", driver_for(cuda)}});
 }
 
 std::string fact_records(const FactSheet& sheet) {
   std::string records;
-  for (const Fact& fact : sheet.facts) add_record(records, "fact", fact.what + "=" + fact.value.substr(0, kMostOfAFact));
-  if (!sheet.labels.empty()) add_record(records, "labels", sheet.labels.substr(0, sheet.labels.find('\0')));
+  for (const Fact& fact : sheet.facts)
+    add_record(records, "fact", fact.what + "=" + fact.value.substr(0, kMostOfAFact));
+  if (!sheet.labels.empty())
+    add_record(records, "labels", sheet.labels.substr(0, sheet.labels.find('\0')));
   return records;
 }
 

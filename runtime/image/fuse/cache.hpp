@@ -12,8 +12,8 @@
 
 namespace spc::fuse {
 
-/// Data read from the image, keyed by position; the most recently used up to `limit` bytes. Thread-safe; concurrent
-/// requests for one key load it once. Value reports its size with cost().
+/// Data read from the image, keyed by position; the most recently used up to `limit` bytes.
+/// Thread-safe; concurrent requests for one key load it once. Value reports its size with cost().
 template <typename Value>
 class Cache {
  public:

@@ -10,22 +10,26 @@ inline constexpr std::size_t kErofsHeadBytes = 1024 + 128;
 /// `head`: an image's first bytes.
 bool looks_like_erofs(std::span<const std::byte> head);
 
-/// Reads EROFS images as the layer writer makes them: blocks of 4 KiB, extended inodes, contents in units of 128 KiB that are
-/// plain, holes or compressed with lz4. Of users' images, also those of mkfs.erofs without compression: compact inodes, the end of a
-/// file behind its inode, attributes that files share. Others are refused, at once or where they differ.
+/// Reads EROFS images as the layer writer makes them: blocks of 4 KiB, extended inodes, contents in
+/// units of 128 KiB that are plain, holes or compressed with lz4. Of users' images, also those of
+/// mkfs.erofs without compression: compact inodes, the end of a file behind its inode, attributes
+/// that files share. Others are refused, at once or where they differ.
 ///
 /// References and numbers of inodes are their nids.
 class ErofsReader final : public ImageReader {
  public:
-  static Result<std::unique_ptr<ImageReader>> open(const ImageFile& image, Unpacker unpacker, const CacheLimits& limits,
-                                                   ErofsForm form);
+  static Result<std::unique_ptr<ImageReader>> open(const ImageFile& image, Unpacker unpacker,
+                                                   const CacheLimits& limits, ErofsForm form);
 
   Result<std::optional<Inode>> inode(std::uint64_t reference) override;
   Result<std::shared_ptr<const Directory>> directory(const Inode& inode) override;
   Result<std::string> link_target(const Inode& inode) override;
-  Result<std::vector<Piece>> read(const Inode& file, std::uint64_t start, std::size_t size) override;
+  Result<std::vector<Piece>> read(const Inode& file, std::uint64_t start,
+                                  std::size_t size) override;
   Result<std::vector<std::pair<std::string, std::string>>> xattrs(const Inode& inode) override;
-  [[nodiscard]] std::uint64_t metadata_loaded() const override { return metadata_.loaded() + directories_.loaded(); }
+  [[nodiscard]] std::uint64_t metadata_loaded() const override {
+    return metadata_.loaded() + directories_.loaded();
+  }
 
  private:
   /// What the super block says beside the summary.
@@ -36,8 +40,8 @@ class ErofsReader final : public ImageReader {
     bool of_users = false;
   };
 
-  ErofsReader(const ImageFile& image, const ImageSummary& summary, const Super& super, Unpacker unpacker,
-              const CacheLimits& limits)
+  ErofsReader(const ImageFile& image, const ImageSummary& summary, const Super& super,
+              Unpacker unpacker, const CacheLimits& limits)
       : ImageReader(summary),
         image_(image),
         super_(super),
@@ -52,10 +56,12 @@ class ErofsReader final : public ImageReader {
   Result<Piece> content(const Inode& inode, std::uint64_t block);
   Result<std::pair<std::string, std::string>> attribute(std::uint64_t& position, std::uint64_t end);
   Result<Directory> load_directory(const Inode& inode);
-  Result<void> add_entries(std::span<const std::byte> block, const Inode& inode, Directory& directory);
+  Result<void> add_entries(std::span<const std::byte> block, const Inode& inode,
+                           Directory& directory);
   /// The bytes of a file's unit, of which there are `size`; empty: zeros.
   Result<SharedBlock> unit(const ErofsPlace& place, std::uint64_t index, std::size_t size);
-  Result<SharedBlock> compressed_unit(const ErofsPlace& place, std::uint64_t index, std::size_t size);
+  Result<SharedBlock> compressed_unit(const ErofsPlace& place, std::uint64_t index,
+                                      std::size_t size);
   Result<SharedBlock> stored(std::uint64_t first_block, std::size_t size);
   Result<SharedBlock> unpacked(std::uint64_t first_block, std::size_t blocks, std::size_t size);
 

@@ -8,12 +8,13 @@ namespace {
 
 constexpr std::size_t kExtSuperAt = 1024;
 constexpr std::uint16_t kExtMagic = 0xef53;
-constexpr std::uint32_t kNotRead =
-    EXT3_FEATURE_INCOMPAT_JOURNAL_DEV | EXT4_FEATURE_INCOMPAT_EA_INODE | EXT4_FEATURE_INCOMPAT_ENCRYPT;
+constexpr std::uint32_t kNotRead = EXT3_FEATURE_INCOMPAT_JOURNAL_DEV |
+                                   EXT4_FEATURE_INCOMPAT_EA_INODE | EXT4_FEATURE_INCOMPAT_ENCRYPT;
 constexpr std::uint32_t kWidth = EXT4_FEATURE_INCOMPAT_64BIT;
 constexpr std::uint32_t kExtUnit = 128 << 10;
 constexpr std::size_t kEntryHead = 8;
-constexpr std::array<mode_t, 8> kEntryModes{0, S_IFREG, S_IFDIR, S_IFCHR, S_IFBLK, S_IFIFO, S_IFSOCK, S_IFLNK};
+constexpr std::array<mode_t, 8> kEntryModes{0,       S_IFREG, S_IFDIR,  S_IFCHR,
+                                            S_IFBLK, S_IFIFO, S_IFSOCK, S_IFLNK};
 
 // The library's way to the image: reads alone.
 
@@ -32,7 +33,8 @@ errcode_t set_block_size(io_channel channel, int size) {
 errcode_t read_blocks(io_channel channel, unsigned long long block, int count, void* into) {
   const auto unit = static_cast<std::uint64_t>(channel->block_size);
   const std::uint64_t size =
-      count < 0 ? std::uint64_t{0} - static_cast<std::uint64_t>(std::int64_t{count}) : static_cast<std::uint64_t>(count) * unit;
+      count < 0 ? std::uint64_t{0} - static_cast<std::uint64_t>(std::int64_t{count})
+                : static_cast<std::uint64_t>(count) * unit;
   const auto& image = *static_cast<const ImageFile*>(channel->private_data);
   if (block > image.size() / unit) return EXT2_ET_SHORT_READ;
   return image.read(block * unit, {static_cast<std::byte*>(into), size}) ? 0 : EXT2_ET_SHORT_READ;
@@ -41,7 +43,9 @@ errcode_t read_few_blocks(io_channel channel, unsigned long block, int count, vo
   return read_blocks(channel, block, count, into);
 }
 errcode_t refuse_to_write(io_channel, unsigned long, int, const void*) { return EXT2_ET_RO_FILSYS; }
-errcode_t refuse_to_write_far(io_channel, unsigned long long, int, const void*) { return EXT2_ET_RO_FILSYS; }
+errcode_t refuse_to_write_far(io_channel, unsigned long long, int, const void*) {
+  return EXT2_ET_RO_FILSYS;
+}
 errcode_t flush_nothing(io_channel) { return 0; }
 
 struct_io_manager reading_manager() {
@@ -82,7 +86,8 @@ Result<Found> extent_at(ext2_extent_handle_t extents, blk64_t wanted) {
   const errcode_t found = ::ext2fs_extent_goto(extents, wanted);
   if (found == EXT2_ET_EXTENT_NOT_FOUND || found == EXT2_ET_NO_CURRENT_NODE) return Found();
   ext2fs_extent extent{};
-  if (found != 0 || ::ext2fs_extent_get(extents, EXT2_EXTENT_CURRENT, &extent) != 0) return damaged("an invalid extent");
+  if (found != 0 || ::ext2fs_extent_get(extents, EXT2_EXTENT_CURRENT, &extent) != 0)
+    return damaged("an invalid extent");
   if (wanted < extent.e_lblk || wanted - extent.e_lblk >= extent.e_len) return Found();
   const std::uint64_t into = wanted - extent.e_lblk;
   const bool is_written = (extent.e_flags & EXT2_EXTENT_FLAGS_UNINIT) == 0;
@@ -92,12 +97,16 @@ Result<Found> extent_at(ext2_extent_handle_t extents, blk64_t wanted) {
 }  // namespace
 
 bool looks_like_ext(std::span<const std::byte> head) {
-  return head.size() >= kExtHeadBytes && number_at<std::uint16_t>(head, kExtSuperAt + 56) == kExtMagic;
+  return head.size() >= kExtHeadBytes &&
+         number_at<std::uint16_t>(head, kExtSuperAt + 56) == kExtMagic;
 }
 
-void ExtReader::FreeFileSystem::operator()(struct_ext2_filsys* system) const { ::ext2fs_free(system); }
+void ExtReader::FreeFileSystem::operator()(struct_ext2_filsys* system) const {
+  ::ext2fs_free(system);
+}
 
-Result<std::unique_ptr<ImageReader>> ExtReader::open(const ImageFile& image, const CacheLimits& limits) {
+Result<std::unique_ptr<ImageReader>> ExtReader::open(const ImageFile& image,
+                                                     const CacheLimits& limits) {
   std::array<std::byte, kExtHeadBytes> head;
   SPC_TRY(image.read(0, head));
   const auto super = std::span<const std::byte>(head).subspan(kExtSuperAt);
@@ -108,7 +117,8 @@ Result<std::unique_ptr<ImageReader>> ExtReader::open(const ImageFile& image, con
         .hint("e2fsck -fy FILE applies them");
   }
   if ((features & kNotRead) != 0)
-    return Error(ErrorKind::invalid, "the file system is encrypted or has another feature that is not supported");
+    return Error(ErrorKind::invalid,
+                 "the file system is encrypted or has another feature that is not supported");
   if (block_bits > 6) return damaged("the file system is corrupt: invalid block size");
   const std::uint64_t high = (features & kWidth) != 0 ? number_at<std::uint32_t>(super, 0x150) : 0;
   const std::uint64_t blocks = high << 32U | number_at<std::uint32_t>(super, 4);
@@ -132,18 +142,22 @@ Result<void> ExtReader::open_system() {
   channel_.private_data = const_cast<ImageFile*>(&image_);
   opening = &channel_;
   ext2_filsys system = nullptr;
-  const errcode_t failed = ::ext2fs_open2("image", nullptr, EXT2_FLAG_64BITS, 0, 0, &manager, &system);
+  const errcode_t failed =
+      ::ext2fs_open2("image", nullptr, EXT2_FLAG_64BITS, 0, 0, &manager, &system);
   opening = nullptr;
-  if (failed == EXT2_ET_UNSUPP_FEATURE) return Error(ErrorKind::invalid, "the file system has a feature that is not supported");
+  if (failed == EXT2_ET_UNSUPP_FEATURE)
+    return Error(ErrorKind::invalid, "the file system has a feature that is not supported");
   if (failed != 0) return damaged("the file system is corrupt: invalid super block");
   system_.reset(system);
   return {};
 }
 
 Result<ext2_inode_large> ExtReader::raw_inode(std::uint64_t reference) {
-  if (reference == 0 || reference > system_->super->s_inodes_count) return damaged("an inode that there is not");
+  if (reference == 0 || reference > system_->super->s_inodes_count)
+    return damaged("an inode that there is not");
   ext2_inode_large raw{};
-  if (::ext2fs_read_inode_full(system_.get(), static_cast<ext2_ino_t>(reference), small(raw), sizeof raw) != 0) {
+  if (::ext2fs_read_inode_full(system_.get(), static_cast<ext2_ino_t>(reference), small(raw),
+                               sizeof raw) != 0) {
     return damaged("an inode that cannot be read");
   }
   if ((raw.i_flags & EXT4_ENCRYPT_FL) != 0) return damaged("an encrypted file");
@@ -156,11 +170,13 @@ Result<std::optional<Inode>> ExtReader::inode(std::uint64_t reference) {
   Inode inode;
   inode.reference = inode.number = reference;
   const mode_t type = raw.i_mode & S_IFMT;
-  if (type == 0 || std::ranges::find(kEntryModes, type) == kEntryModes.end()) return damaged("an inode of unknown type");
+  if (type == 0 || std::ranges::find(kEntryModes, type) == kEntryModes.end())
+    return damaged("an inode of unknown type");
   inode.mode = type | (raw.i_mode & kKeptMode);
   inode.size = EXT2_I_SIZE(&raw);
   if (inode.size > kMaxFileBytes) return damaged("an invalid file size");
-  if (S_ISLNK(type) && (inode.size == 0 || inode.size > kMaxTarget)) return damaged("an invalid link target size");
+  if (S_ISLNK(type) && (inode.size == 0 || inode.size > kMaxTarget))
+    return damaged("an invalid link target size");
   inode.mtime = (raw.i_mtime & 0x80000000U) != 0 && (raw.i_mtime_extra & 3U) == 0 ? 0 : raw.i_mtime;
   inode.links = raw.i_links_count;
   if (is_device(type)) inode.device = raw.i_block[0] | raw.i_block[1];
@@ -179,13 +195,14 @@ Result<std::string> ExtReader::inline_content(ext2_ino_t number, ext2_inode_larg
   return bytes;
 }
 
-Result<std::vector<ExtReader::Run>> ExtReader::runs(ext2_ino_t number, ext2_inode_large& raw, std::uint64_t start,
-                                                    std::size_t size) {
+Result<std::vector<ExtReader::Run>> ExtReader::runs(ext2_ino_t number, ext2_inode_large& raw,
+                                                    std::uint64_t start, std::size_t size) {
   const std::uint64_t unit = system_->blocksize;
   std::unique_ptr<ext2_extent_handle, FreeExtents> extents;
   if ((raw.i_flags & EXT4_EXTENTS_FL) != 0) {
     ext2_extent_handle_t handle = nullptr;
-    if (::ext2fs_extent_open2(system_.get(), number, small(raw), &handle) != 0) return damaged("invalid extents");
+    if (::ext2fs_extent_open2(system_.get(), number, small(raw), &handle) != 0)
+      return damaged("invalid extents");
     extents.reset(handle);
   }
   std::vector<Run> all;
@@ -194,13 +211,15 @@ Result<std::vector<ExtReader::Run>> ExtReader::runs(ext2_ino_t number, ext2_inod
     Found found;
     if (extents) {
       found = SPC_TRY(extent_at(extents.get(), wanted));
-    } else if (::ext2fs_bmap2(system_.get(), number, small(raw), nullptr, 0, wanted, nullptr, &found.block) != 0) {
+    } else if (::ext2fs_bmap2(system_.get(), number, small(raw), nullptr, 0, wanted, nullptr,
+                              &found.block) != 0) {
       return damaged("an invalid block of a file");
     }
     const std::uint64_t end = std::min<std::uint64_t>((wanted + found.count) * unit, start + size);
     if (found.block > image_.size() / unit) return damaged("a block beyond the end of the image");
     if (found.block != 0) {
-      all.push_back({found.block * unit + at % unit, static_cast<std::size_t>(at - start), static_cast<std::size_t>(end - at)});
+      all.push_back({found.block * unit + at % unit, static_cast<std::size_t>(at - start),
+                     static_cast<std::size_t>(end - at)});
     }
     at = end;
   }
@@ -218,16 +237,19 @@ Result<Block> ExtReader::content(std::uint64_t reference, std::uint64_t start, s
     if ((raw.i_flags & EXT4_INLINE_DATA_FL) != 0) {
       const std::string bytes = SPC_TRY(inline_content(number, raw));
       if (start < bytes.size())
-        std::memcpy(block.bytes.get(), bytes.data() + start, std::min<std::size_t>(size, bytes.size() - start));
+        std::memcpy(block.bytes.get(), bytes.data() + start,
+                    std::min<std::size_t>(size, bytes.size() - start));
       return block;
     }
     parts = SPC_TRY(runs(number, raw, start, size));
   }
-  for (const Run& part : parts) SPC_TRY(image_.read(part.position, {block.bytes.get() + part.at, part.size}));
+  for (const Run& part : parts)
+    SPC_TRY(image_.read(part.position, {block.bytes.get() + part.at, part.size}));
   return block;
 }
 
-Result<std::vector<Piece>> ExtReader::read(const Inode& file, std::uint64_t start, std::size_t size) {
+Result<std::vector<Piece>> ExtReader::read(const Inode& file, std::uint64_t start,
+                                           std::size_t size) {
   std::vector<Piece> pieces;
   if (!S_ISREG(file.mode)) return damaged("content of a non-file");
   if (start >= file.size || size == 0) return pieces;
@@ -243,8 +265,10 @@ Result<std::string> ExtReader::link_target(const Inode& inode) {
   {
     const std::lock_guard lock(one_at_a_time_);
     ext2_inode_large raw = SPC_TRY(raw_inode(inode.reference));
-    const bool is_inside = (raw.i_flags & EXT4_INLINE_DATA_FL) == 0 && ::ext2fs_is_fast_symlink(small(raw)) != 0;
-    if (is_inside && inode.size < sizeof raw.i_block) target.assign(reinterpret_cast<const char*>(raw.i_block), inode.size);
+    const bool is_inside =
+        (raw.i_flags & EXT4_INLINE_DATA_FL) == 0 && ::ext2fs_is_fast_symlink(small(raw)) != 0;
+    if (is_inside && inode.size < sizeof raw.i_block)
+      target.assign(reinterpret_cast<const char*>(raw.i_block), inode.size);
   }
   if (target.empty()) {
     const Block block = SPC_TRY(content(inode.reference, 0, static_cast<std::size_t>(inode.size)));
@@ -293,10 +317,12 @@ Result<void> ExtReader::add_entries(std::span<const std::byte> block, Directory&
     const std::size_t name_bytes = number_at<std::uint8_t>(block, at + 6);
     const auto type = number_at<std::uint8_t>(block, at + 7);
     if (length == 0 || length == 0xffff) length = block.size();  // of a block of 64 KiB
-    if (length < kEntryHead || length % 4 != 0 || length > block.size() - at || name_bytes > length - kEntryHead) {
+    if (length < kEntryHead || length % 4 != 0 || length > block.size() - at ||
+        name_bytes > length - kEntryHead) {
       return damaged("an invalid directory entry");
     }
-    const std::string_view name(reinterpret_cast<const char*>(block.data()) + at + kEntryHead, name_bytes);
+    const std::string_view name(reinterpret_cast<const char*>(block.data()) + at + kEntryHead,
+                                name_bytes);
     at += length;
     if (number == 0 || name == "." || name == "..") continue;
     if (name.empty() || !is_entry_name(name)) return damaged("an invalid name");
@@ -331,7 +357,8 @@ Result<std::vector<std::pair<std::string, std::string>>> ExtReader::xattrs(const
     if (!is_content && list.size() < kMaxXattrs) list.emplace_back(name, std::string(value, size));
     return 0;
   };
-  const bool is_read = ::ext2fs_xattrs_read(handle) == 0 && ::ext2fs_xattrs_iterate(handle, take, &found) == 0;
+  const bool is_read =
+      ::ext2fs_xattrs_read(handle) == 0 && ::ext2fs_xattrs_iterate(handle, take, &found) == 0;
   ::ext2fs_xattrs_close(&handle);
   if (!is_read) return damaged("invalid extended attributes");
   return found;

@@ -13,13 +13,17 @@ namespace {
 
 constexpr double kForever = 365.0 * 24 * 3600;  // seconds: the image does not change
 constexpr std::size_t kZeros = 64 << 10;
-constexpr std::size_t kMostAsked = 16 << 20;  // by the kernel: 256 pages of 64 KiB; who else asks gets no more
-constexpr fuse_ino_t kNodesBefore = FUSE_ROOT_ID + 1;  // references begin at 0, and nodes 0 and 1 mean something
+constexpr std::size_t kMostAsked =
+    16 << 20;  // by the kernel: 256 pages of 64 KiB; who else asks gets no more
+constexpr fuse_ino_t kNodesBefore =
+    FUSE_ROOT_ID + 1;  // references begin at 0, and nodes 0 and 1 mean something
 
-FileSystem& file_system_of(fuse_req_t request) { return *static_cast<FileSystem*>(::fuse_req_userdata(request)); }
+FileSystem& file_system_of(fuse_req_t request) {
+  return *static_cast<FileSystem*>(::fuse_req_userdata(request));
+}
 
-/// Runs the answer to one request; whatever goes wrong becomes an errno, nothing leaves it. An answer that the kernel
-/// does not want any more is nobody's error.
+/// Runs the answer to one request; whatever goes wrong becomes an errno, nothing leaves it. An
+/// answer that the kernel does not want any more is nobody's error.
 template <typename Answer>
 void answer(fuse_req_t request, const Answer& body) noexcept {
   int err = EIO;
@@ -34,7 +38,9 @@ void answer(fuse_req_t request, const Answer& body) noexcept {
   ::fuse_reply_err(request, err);
 }
 
-bool is_shown(std::string_view xattr) { return xattr.starts_with("user.") || xattr == "trusted.overlay.opaque"; }
+bool is_shown(std::string_view xattr) {
+  return xattr.starts_with("user.") || xattr == "trusted.overlay.opaque";
+}
 
 /// A value or a list of names: its size if the caller has no room yet.
 void reply_sized(fuse_req_t request, std::string_view bytes, std::size_t room) {
@@ -47,13 +53,17 @@ void reply_sized(fuse_req_t request, std::string_view bytes, std::size_t room) {
   }
 }
 
-void init(void* files, fuse_conn_info* connection) { static_cast<FileSystem*>(files)->initialize(*connection); }
+void init(void* files, fuse_conn_info* connection) {
+  static_cast<FileSystem*>(files)->initialize(*connection);
+}
 
 }  // namespace
 
 void FileSystem::initialize(fuse_conn_info& connection) {
-  constexpr unsigned kWanted = FUSE_CAP_ASYNC_READ | FUSE_CAP_PARALLEL_DIROPS | FUSE_CAP_READDIRPLUS | FUSE_CAP_READDIRPLUS_AUTO |
-                               FUSE_CAP_CACHE_SYMLINKS | FUSE_CAP_NO_OPEN_SUPPORT | FUSE_CAP_NO_OPENDIR_SUPPORT;
+  constexpr unsigned kWanted = FUSE_CAP_ASYNC_READ | FUSE_CAP_PARALLEL_DIROPS |
+                               FUSE_CAP_READDIRPLUS | FUSE_CAP_READDIRPLUS_AUTO |
+                               FUSE_CAP_CACHE_SYMLINKS | FUSE_CAP_NO_OPEN_SUPPORT |
+                               FUSE_CAP_NO_OPENDIR_SUPPORT;
   connection.want = connection.capable & kWanted;
   is_initialized_ = true;
   is_initialized_.notify_all();
@@ -121,7 +131,8 @@ Result<void> FileSystem::readlink(fuse_req_t request, fuse_ino_t node) {
   return {};
 }
 
-Result<void> FileSystem::read(fuse_req_t request, fuse_ino_t node, std::size_t size, std::uint64_t offset) {
+Result<void> FileSystem::read(fuse_req_t request, fuse_ino_t node, std::size_t size,
+                              std::uint64_t offset) {
   static std::array<std::byte, kZeros> zeros{};
   const auto inode = SPC_TRY(existing(node));
   const auto pieces = SPC_TRY(reader_->read(inode, offset, std::min(size, kMostAsked)));
@@ -139,14 +150,15 @@ Result<void> FileSystem::read(fuse_req_t request, fuse_ino_t node, std::size_t s
   return {};
 }
 
-Result<void> FileSystem::readdir(fuse_req_t request, fuse_ino_t node, std::size_t size, std::uint64_t offset,
-                                 bool with_attributes) {
+Result<void> FileSystem::readdir(fuse_req_t request, fuse_ino_t node, std::size_t size,
+                                 std::uint64_t offset, bool with_attributes) {
   const auto inode = SPC_TRY(existing(node));
   const auto directory = SPC_TRY(reader_->directory(inode));
   size = std::min(size, kMostAsked);
   std::vector<char> answer(size);
   std::size_t used = 0;
-  // Offsets count entries; 0 and 1 are "." and "..", of which the kernel wants no more than the type.
+  // Offsets count entries; 0 and 1 are "." and "..", of which the kernel wants no more than the
+  // type.
   for (std::uint64_t at = offset; at < directory->entries.size() + 2; ++at) {
     fuse_entry_param entry{};
     entry.attr.st_mode = S_IFDIR;
@@ -158,14 +170,18 @@ Result<void> FileSystem::readdir(fuse_req_t request, fuse_ino_t node, std::size_
       entry.attr.st_mode = found.type;
       entry.attr.st_ino = found.number;
       if (with_attributes) {
-        // One that cannot be read is listed without attributes, and whoever looks at it gets the error.
-        if (const auto known = reader_->inode(found.reference); known && *known) entry = entry_of(**known);
+        // One that cannot be read is listed without attributes, and whoever looks at it gets the
+        // error.
+        if (const auto known = reader_->inode(found.reference); known && *known)
+          entry = entry_of(**known);
       }
     }
-    const std::size_t needed = with_attributes ? ::fuse_add_direntry_plus(request, answer.data() + used, size - used,
-                                                                          name.c_str(), &entry, static_cast<off_t>(at + 1))
-                                               : ::fuse_add_direntry(request, answer.data() + used, size - used, name.c_str(),
-                                                                     &entry.attr, static_cast<off_t>(at + 1));
+    const std::size_t needed =
+        with_attributes
+            ? ::fuse_add_direntry_plus(request, answer.data() + used, size - used, name.c_str(),
+                                       &entry, static_cast<off_t>(at + 1))
+            : ::fuse_add_direntry(request, answer.data() + used, size - used, name.c_str(),
+                                  &entry.attr, static_cast<off_t>(at + 1));
     if (needed > size - used) break;
     used += needed;
   }
@@ -173,7 +189,8 @@ Result<void> FileSystem::readdir(fuse_req_t request, fuse_ino_t node, std::size_
   return {};
 }
 
-Result<void> FileSystem::getxattr(fuse_req_t request, fuse_ino_t node, std::string_view name, std::size_t size) {
+Result<void> FileSystem::getxattr(fuse_req_t request, fuse_ino_t node, std::string_view name,
+                                  std::size_t size) {
   if (!reader_->summary().has_xattrs) {
     ::fuse_reply_err(request, ENOSYS);  // the kernel never asks again
     return {};
@@ -224,19 +241,31 @@ const fuse_lowlevel_ops& FileSystem::operations() {
     ops.readlink = [](fuse_req_t request, fuse_ino_t node) {
       answer(request, [&](FileSystem& files) { return files.readlink(request, node); });
     };
-    // "Not implemented" makes the kernel open files and directories by itself from then on, and keep what it has read.
-    ops.open = [](fuse_req_t request, fuse_ino_t, fuse_file_info*) { ::fuse_reply_err(request, ENOSYS); };
-    ops.opendir = [](fuse_req_t request, fuse_ino_t, fuse_file_info*) { ::fuse_reply_err(request, ENOSYS); };
-    ops.read = [](fuse_req_t request, fuse_ino_t node, std::size_t size, off_t offset, fuse_file_info*) {
-      answer(request, [&](FileSystem& files) { return files.read(request, node, size, static_cast<std::uint64_t>(offset)); });
+    // "Not implemented" makes the kernel open files and directories by itself from then on, and
+    // keep what it has read.
+    ops.open = [](fuse_req_t request, fuse_ino_t, fuse_file_info*) {
+      ::fuse_reply_err(request, ENOSYS);
     };
-    ops.readdir = [](fuse_req_t request, fuse_ino_t node, std::size_t size, off_t offset, fuse_file_info*) {
-      answer(request,
-             [&](FileSystem& files) { return files.readdir(request, node, size, static_cast<std::uint64_t>(offset), false); });
+    ops.opendir = [](fuse_req_t request, fuse_ino_t, fuse_file_info*) {
+      ::fuse_reply_err(request, ENOSYS);
     };
-    ops.readdirplus = [](fuse_req_t request, fuse_ino_t node, std::size_t size, off_t offset, fuse_file_info*) {
-      answer(request,
-             [&](FileSystem& files) { return files.readdir(request, node, size, static_cast<std::uint64_t>(offset), true); });
+    ops.read = [](fuse_req_t request, fuse_ino_t node, std::size_t size, off_t offset,
+                  fuse_file_info*) {
+      answer(request, [&](FileSystem& files) {
+        return files.read(request, node, size, static_cast<std::uint64_t>(offset));
+      });
+    };
+    ops.readdir = [](fuse_req_t request, fuse_ino_t node, std::size_t size, off_t offset,
+                     fuse_file_info*) {
+      answer(request, [&](FileSystem& files) {
+        return files.readdir(request, node, size, static_cast<std::uint64_t>(offset), false);
+      });
+    };
+    ops.readdirplus = [](fuse_req_t request, fuse_ino_t node, std::size_t size, off_t offset,
+                         fuse_file_info*) {
+      answer(request, [&](FileSystem& files) {
+        return files.readdir(request, node, size, static_cast<std::uint64_t>(offset), true);
+      });
     };
     ops.getxattr = [](fuse_req_t request, fuse_ino_t node, const char* name, std::size_t size) {
       answer(request, [&](FileSystem& files) { return files.getxattr(request, node, name, size); });

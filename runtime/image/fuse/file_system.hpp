@@ -10,11 +10,11 @@
 
 namespace spc::fuse {
 
-/// Answers the kernel's requests for one image, for a mount with `allow_other,default_permissions`: everything is owned by
-/// one user and group, nothing ever changes, and what cannot be read is EIO.
+/// Answers the kernel's requests for one image, for a mount with `allow_other,default_permissions`:
+/// everything is owned by one user and group, nothing ever changes, and what cannot be read is EIO.
 ///
-/// Only the extended attributes user.* and overlayfs's mark of an opaque directory exist: labels, ACLs and capabilities
-/// written by others must have no effect.
+/// Only the extended attributes user.* and overlayfs's mark of an opaque directory exist: labels,
+/// ACLs and capabilities written by others must have no effect.
 class FileSystem {
  public:
   /// Before the session is created; the image may follow, but before the first request.
@@ -23,7 +23,8 @@ class FileSystem {
   }
   void serve(std::unique_ptr<ImageReader> image) { reader_ = std::move(image); }
 
-  /// Until the kernel has said how it speaks. It does so once, and libfuse takes that only once: no other server may join before.
+  /// Until the kernel has said how it speaks. It does so once, and libfuse takes that only once: no
+  /// other server may join before.
   void await_init() const { is_initialized_.wait(false); }
   void initialize(fuse_conn_info& connection);
 
@@ -35,8 +36,10 @@ class FileSystem {
   Result<void> getattr(fuse_req_t request, fuse_ino_t node);
   Result<void> readlink(fuse_req_t request, fuse_ino_t node);
   Result<void> read(fuse_req_t request, fuse_ino_t node, std::size_t size, std::uint64_t offset);
-  Result<void> readdir(fuse_req_t request, fuse_ino_t node, std::size_t size, std::uint64_t offset, bool with_attributes);
-  Result<void> getxattr(fuse_req_t request, fuse_ino_t node, std::string_view name, std::size_t size);
+  Result<void> readdir(fuse_req_t request, fuse_ino_t node, std::size_t size, std::uint64_t offset,
+                       bool with_attributes);
+  Result<void> getxattr(fuse_req_t request, fuse_ino_t node, std::string_view name,
+                        std::size_t size);
   Result<void> listxattr(fuse_req_t request, fuse_ino_t node, std::size_t size);
   Result<void> statfs(fuse_req_t request);
 

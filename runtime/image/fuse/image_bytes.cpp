@@ -15,9 +15,11 @@ constexpr std::uint32_t kBlockPlain = 1U << 24U;
 
 }  // namespace
 
-Result<std::unique_ptr<ImageBytes>> ImageBytes::open(const ImageFile& image, Unpacker unpacker, std::size_t cache) {
+Result<std::unique_ptr<ImageBytes>> ImageBytes::open(const ImageFile& image, Unpacker unpacker,
+                                                     std::size_t cache) {
   std::array<std::byte, SquashfsSuper::kBytes> head{};
-  const auto there = std::span(head).first(static_cast<std::size_t>(std::min<std::uint64_t>(image.size(), head.size())));
+  const auto there = std::span(head).first(
+      static_cast<std::size_t>(std::min<std::uint64_t>(image.size(), head.size())));
   SPC_TRY(image.read(0, there));
   const auto super = SPC_TRY(parse_squashfs_super(there, image.size()));
   if (!unpacker.knows(super.compressor)) {
@@ -26,10 +28,12 @@ Result<std::unique_ptr<ImageBytes>> ImageBytes::open(const ImageFile& image, Unp
                            compressor_name(super.compressor)))
         .hint("recreate it with mksquashfs -comp zstd");
   }
-  return std::unique_ptr<ImageBytes>(new ImageBytes(image.first(super.bytes_used), super, unpacker, cache));
+  return std::unique_ptr<ImageBytes>(
+      new ImageBytes(image.first(super.bytes_used), super, unpacker, cache));
 }
 
-Result<Block> ImageBytes::load(std::uint64_t position, std::size_t stored, bool compressed, std::size_t limit) const {
+Result<Block> ImageBytes::load(std::uint64_t position, std::size_t stored, bool compressed,
+                               std::size_t limit) const {
   Block block;
   if (stored == 0 || stored > limit) return damaged("an invalid block size");
   auto bytes = std::make_unique_for_overwrite<std::byte[]>(stored);
@@ -53,7 +57,8 @@ Result<SharedBlock> ImageBytes::metadata(std::uint64_t position) {
     std::uint16_t header = 0;
     SPC_TRY(read(position, std::as_writable_bytes(std::span(&header, 1))));
     const std::size_t stored = header & ~kMetadataPlain;
-    auto block = SPC_TRY(load(position + sizeof header, stored, (header & kMetadataPlain) == 0, kMetadataBytes));
+    auto block = SPC_TRY(
+        load(position + sizeof header, stored, (header & kMetadataPlain) == 0, kMetadataBytes));
     block.next = position + sizeof header + stored;
     return block;
   });
@@ -61,7 +66,8 @@ Result<SharedBlock> ImageBytes::metadata(std::uint64_t position) {
 
 Result<SharedBlock> ImageBytes::data(std::uint64_t position, std::uint32_t size_word) {
   return data_.get(position, [&]() -> Result<Block> {
-    return load(position, size_word & ~kBlockPlain, (size_word & kBlockPlain) == 0, super_.block_size);
+    return load(position, size_word & ~kBlockPlain, (size_word & kBlockPlain) == 0,
+                super_.block_size);
   });
 }
 

@@ -10,22 +10,32 @@ namespace spc::fuse {
 class ImageBytes {
  public:
   /// At most `cache` bytes of blocks are kept.
-  static Result<std::unique_ptr<ImageBytes>> open(const ImageFile& image, Unpacker unpacker, std::size_t cache);
+  static Result<std::unique_ptr<ImageBytes>> open(const ImageFile& image, Unpacker unpacker,
+                                                  std::size_t cache);
 
   [[nodiscard]] const SquashfsSuper& super() const { return super_; }
 
   /// Raw bytes of the image.
-  Result<void> read(std::uint64_t position, std::span<std::byte> into) const { return image_.read(position, into); }
+  Result<void> read(std::uint64_t position, std::span<std::byte> into) const {
+    return image_.read(position, into);
+  }
   /// A block of a table: at most 8 KiB, never empty.
   Result<SharedBlock> metadata(std::uint64_t position);
   [[nodiscard]] std::uint64_t metadata_loaded() const { return metadata_.loaded(); }
-  /// A block of file content, with the size word stated for it by the file or fragment table. Never empty.
+  /// A block of file content, with the size word stated for it by the file or fragment table. Never
+  /// empty.
   Result<SharedBlock> data(std::uint64_t position, std::uint32_t size_word);
 
  private:
-  ImageBytes(const ImageFile& image, const SquashfsSuper& super, Unpacker unpacker, std::size_t cache)
-      : image_(image), super_(super), unpacker_(unpacker), metadata_(cache / 3), data_(cache - cache / 3) {}
-  Result<Block> load(std::uint64_t position, std::size_t stored, bool compressed, std::size_t limit) const;
+  ImageBytes(const ImageFile& image, const SquashfsSuper& super, Unpacker unpacker,
+             std::size_t cache)
+      : image_(image),
+        super_(super),
+        unpacker_(unpacker),
+        metadata_(cache / 3),
+        data_(cache - cache / 3) {}
+  Result<Block> load(std::uint64_t position, std::size_t stored, bool compressed,
+                     std::size_t limit) const;
 
   const ImageFile image_;
   const SquashfsSuper super_;

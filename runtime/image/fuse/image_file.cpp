@@ -7,7 +7,8 @@
 namespace spc::fuse {
 
 Result<void> ImageFile::read(std::uint64_t position, std::span<std::byte> into) const {
-  if (position > size_ || into.size() > size_ - position) return damaged("a position beyond the end of the image");
+  if (position > size_ || into.size() > size_ - position)
+    return damaged("a position beyond the end of the image");
   std::uint64_t at = offset_ + position;
   while (!into.empty()) {
     const ssize_t got = ::pread(file_, into.data(), into.size(), static_cast<off_t>(at));

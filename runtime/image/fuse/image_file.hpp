@@ -34,11 +34,13 @@ inline Error damaged(const char* what) { return Error(ErrorKind::corrupt, what);
 /// Compressors have the numbers of squashfs.
 inline constexpr std::uint16_t kLz4Compressor = 5;
 
-/// Decompression, by number of the compressor: `fuse` reads whatever users have, layers of the store have one.
+/// Decompression, by number of the compressor: `fuse` reads whatever users have, layers of the
+/// store have one.
 struct Unpacker {
   bool (*knows)(std::uint16_t compressor);
   /// `size`: room behind `into`, then what was written. False: damaged.
-  bool (*unpack)(std::uint16_t compressor, std::span<const std::byte> block, std::byte* into, std::size_t& size);
+  bool (*unpack)(std::uint16_t compressor, std::span<const std::byte> block, std::byte* into,
+                 std::size_t& size);
 };
 
 /// At most so many bytes are kept.
@@ -47,10 +49,12 @@ struct CacheLimits {
   std::size_t directories = 16 << 20;
 };
 
-/// The bytes of an image that begins at `offset` of a file and has `size` bytes there. The caller owns the descriptor.
+/// The bytes of an image that begins at `offset` of a file and has `size` bytes there. The caller
+/// owns the descriptor.
 class ImageFile {
  public:
-  ImageFile(int file, std::uint64_t offset, std::uint64_t size) : file_(file), offset_(offset), size_(size) {}
+  ImageFile(int file, std::uint64_t offset, std::uint64_t size)
+      : file_(file), offset_(offset), size_(size) {}
 
   [[nodiscard]] std::uint64_t size() const { return size_; }
   /// The same, of which only the first `size` bytes count.

@@ -70,7 +70,9 @@ struct Directory {
   }
   /// nullptr: no such entry.
   [[nodiscard]] const Entry* find(std::string_view name) const;
-  [[nodiscard]] std::size_t cost() const { return names.capacity() + entries.capacity() * sizeof(Entry); }
+  [[nodiscard]] std::size_t cost() const {
+    return names.capacity() + entries.capacity() * sizeof(Entry);
+  }
 
   /// Once all entries are there: sorts them. An error if two have one name.
   Result<void> sort();
@@ -92,8 +94,8 @@ struct ImageSummary {
   bool has_xattrs = true;        ///< false: nothing in it has any
 };
 
-/// A defensive reader of an image: no position or size from the image is used before it is checked against the actual
-/// bounds, and an error affects only that read. Thread-safe.
+/// A defensive reader of an image: no position or size from the image is used before it is checked
+/// against the actual bounds, and an error affects only that read. Thread-safe.
 ///
 /// Device nodes other than 0:0, overlayfs's whiteout, are hidden.
 class ImageReader {
@@ -109,7 +111,8 @@ class ImageReader {
   virtual Result<std::shared_ptr<const Directory>> directory(const Inode& inode) = 0;
   virtual Result<std::string> link_target(const Inode& inode) = 0;
   /// At most `size` bytes; less only at the end of the file.
-  virtual Result<std::vector<Piece>> read(const Inode& file, std::uint64_t start, std::size_t size) = 0;
+  virtual Result<std::vector<Piece>> read(const Inode& file, std::uint64_t start,
+                                          std::size_t size) = 0;
   /// Full names and values.
   virtual Result<std::vector<std::pair<std::string, std::string>>> xattrs(const Inode& inode) = 0;
   /// Bytes of metadata that have been read and unpacked so far: a measure of the time that took.
@@ -119,14 +122,18 @@ class ImageReader {
   const ImageSummary summary_;
 };
 
-/// Whose EROFS images are read: as the layer writer makes them, or what mkfs.erofs makes without compression as well. Of users'
-/// images nothing says in which order directories lie: one may be in itself.
+/// Whose EROFS images are read: as the layer writer makes them, or what mkfs.erofs makes without
+/// compression as well. Of users' images nothing says in which order directories lie: one may be in
+/// itself.
 enum class ErofsForm { of_the_store, of_users };
 
-/// The image that starts at `offset` of a file of this `size`: an EROFS image or a squashfs. The caller owns the descriptor.
-Result<std::unique_ptr<ImageReader>> open_image(int file, std::uint64_t offset, std::uint64_t size, Unpacker unpacker,
-                                                const CacheLimits& limits, ErofsForm form = ErofsForm::of_the_store);
-/// The same, or an ext2, ext3 or ext4 file system, whoever made it and however it is compressed: for `fuse`.
+/// The image that starts at `offset` of a file of this `size`: an EROFS image or a squashfs. The
+/// caller owns the descriptor.
+Result<std::unique_ptr<ImageReader>> open_image(int file, std::uint64_t offset, std::uint64_t size,
+                                                Unpacker unpacker, const CacheLimits& limits,
+                                                ErofsForm form = ErofsForm::of_the_store);
+/// The same, or an ext2, ext3 or ext4 file system, whoever made it and however it is compressed:
+/// for `fuse`.
 Result<std::unique_ptr<ImageReader>> open_image(int file, std::uint64_t offset);
 
 // What readers of all formats keep to.
@@ -135,7 +142,8 @@ inline constexpr std::uint32_t kMaxName = 255;          // NAME_MAX; the formats
 inline constexpr std::uint32_t kMaxListing = 64 << 20;  // about two million entries
 inline constexpr std::uint32_t kMaxTarget = 4095;       // PATH_MAX without the NUL
 inline constexpr std::uint32_t kMaxXattrs = 4096;
-inline constexpr std::size_t kMaxXattrTotal = 16 << 20;  // bytes of one inode's; the converter takes 8 MiB
+inline constexpr std::size_t kMaxXattrTotal =
+    16 << 20;  // bytes of one inode's; the converter takes 8 MiB
 inline constexpr std::uint64_t kMaxFileBytes = std::uint64_t{1} << 62U;
 inline constexpr mode_t kKeptMode = S_ISVTX | 0777;
 

@@ -39,7 +39,8 @@ std::vector<std::byte> first_request() {
   header.unique = ~std::uint64_t{1};  // the kernel's numbers are even, and rise from 2
   init.major = FUSE_KERNEL_VERSION;
   init.minor = FUSE_KERNEL_MINOR_VERSION;
-  init.flags = FUSE_MAX_PAGES;  // the kernels that we know all say so, and libfuse makes its buffer as large as their requests
+  init.flags = FUSE_MAX_PAGES;  // the kernels that we know all say so, and libfuse makes its buffer
+                                // as large as their requests
   std::vector<std::byte> request(header.len);
   std::memcpy(request.data(), &header, sizeof header);
   std::memcpy(request.data() + sizeof header, &init, sizeof init);

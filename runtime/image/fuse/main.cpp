@@ -1,7 +1,8 @@
 // `fuse OFFSET`: serves the image at OFFSET of a file through a FUSE device, or, given a socket
 // instead of the file, what is passed there; see protocol/fuse.hpp.
 //
-// Order: what needs system calls that the sandbox forbids, then the sandbox, then the first byte of the file.
+// Order: what needs system calls that the sandbox forbids, then the sandbox, then the first byte of
+// the file.
 
 #include <malloc.h>
 #include <sys/prctl.h>
@@ -29,12 +30,14 @@ namespace {
 
 Result<fuse_session*> make_session(FileSystem& files) {
   ::fuse_set_log_func([](fuse_log_level, const char*, va_list) {});
-  // libfuse tells some errors by perror(), which makes a descriptor unless the stream has been used: the sandbox forbids that.
+  // libfuse tells some errors by perror(), which makes a descriptor unless the stream has been
+  // used: the sandbox forbids that.
   ::fwide(stderr, -1);
   std::string program = "fuse";
   char* arguments[] = {program.data(), nullptr};
   fuse_args args = FUSE_ARGS_INIT(1, arguments);
-  fuse_session* session = ::fuse_session_new(&args, &FileSystem::operations(), sizeof(fuse_lowlevel_ops), &files);
+  fuse_session* session =
+      ::fuse_session_new(&args, &FileSystem::operations(), sizeof(fuse_lowlevel_ops), &files);
   const std::string device = "/dev/fd/" + std::to_string(kFuseDevice);
   if (session == nullptr || ::fuse_session_mount(session, device.c_str()) != 0) {
     return Error(ErrorKind::system, "serve a file system: libfuse cannot use the device");
@@ -42,7 +45,9 @@ Result<fuse_session*> make_session(FileSystem& files) {
   return session;
 }
 
-void send_status(const FuseStatus& status) { [[maybe_unused]] const auto sent = send_struct(kFuseStatus, status); }
+void send_status(const FuseStatus& status) {
+  [[maybe_unused]] const auto sent = send_struct(kFuseStatus, status);
+}
 
 bool may_begin() {
   FuseOrder order{};
@@ -66,7 +71,8 @@ Result<void> run(FuseLoan served) {
   struct stat image {};
   const bool waits = ::fstat(kFuseImage, &image) == 0 && S_ISSOCK(image.st_mode);
   const bool joins = waits && SPC_TRY(borrow(served));
-  const auto files = served.for_root ? FileSystem::create(0, 0) : FileSystem::create(::getuid(), ::getgid());
+  const auto files =
+      served.for_root ? FileSystem::create(0, 0) : FileSystem::create(::getuid(), ::getgid());
   fuse_session* session = SPC_TRY(make_session(*files));
   Workers workers(session);
   const auto ready = [&]() -> Result<void> {
@@ -78,7 +84,8 @@ Result<void> run(FuseLoan served) {
   if (!ready || (!joins && !may_begin())) ::_exit(1);
   if (joins) {
     auto request = first_request();
-    const fuse_buf buffer{.size = request.size(), .flags = {}, .mem = request.data(), .fd = -1, .pos = 0};
+    const fuse_buf buffer{
+        .size = request.size(), .flags = {}, .mem = request.data(), .fd = -1, .pos = 0};
     ::fuse_session_process_buf(session, &buffer);
   }
   workers.begin();
@@ -101,22 +108,27 @@ Result<void> guarded(const FuseLoan& served) {
 int main(int argc, char** argv) {
   std::uint64_t offset = 0;
   const bool for_root = argc == 2 && std::string_view(argv[1]).ends_with(spc::kFuseForRoot);
-  const char* const end = argc == 2 ? argv[1] + std::strlen(argv[1]) - (for_root ? std::strlen(spc::kFuseForRoot) : 0) : nullptr;
-  const bool is_number = argc == 2 && std::from_chars(argv[1], end, offset).ptr == end && end != argv[1];
+  const char* const end =
+      argc == 2 ? argv[1] + std::strlen(argv[1]) - (for_root ? std::strlen(spc::kFuseForRoot) : 0)
+                : nullptr;
+  const bool is_number =
+      argc == 2 && std::from_chars(argv[1], end, offset).ptr == end && end != argv[1];
   if (!is_number || ::fcntl(spc::kFuseStatus, F_GETFD) < 0) {
     constexpr char kUsage[] = "fuse is started by the agent, not manually\n";
     (void)spc::write_all(STDERR_FILENO, std::string_view(kUsage));
     return 2;
   }
   ::syscall(SYS_close_range, spc::kFuseStatus + 1, ~0U, 0);
-  // Deaf to all signals but SIGKILL and SIGSTOP: those of a step are meant for its tasks, which need their files to react. It stays in
-  // the agent's process group, for which slurmstepd waits.
-  // The tasks outlive an agent that is killed, and so must their files. Until the mount exists the status socket tells.
+  // Deaf to all signals but SIGKILL and SIGSTOP: those of a step are meant for its tasks, which
+  // need their files to react. It stays in the agent's process group, for which slurmstepd waits.
+  // The tasks outlive an agent that is killed, and so must their files. Until the mount exists the
+  // status socket tells.
   ::prctl(PR_SET_PDEATHSIG, 0);
   sigset_t all;
   ::sigfillset(&all);
   ::sigprocmask(SIG_SETMASK, &all, nullptr);
-  ::mallopt(M_MMAP_THRESHOLD, 4 << 20);  // blocks come and go all the time: from the heap, not each from the kernel
+  ::mallopt(M_MMAP_THRESHOLD,
+            4 << 20);  // blocks come and go all the time: from the heap, not each from the kernel
   ::mallopt(M_TRIM_THRESHOLD, 64 << 20);
   ::mallopt(M_ARENA_MAX, 4);
   const auto failed = spc::fuse::guarded({.offset = offset, .for_root = for_root});

@@ -13,9 +13,12 @@ class SquashfsReader final : public ImageReader {
   Result<std::optional<Inode>> inode(std::uint64_t reference) override;
   Result<std::shared_ptr<const Directory>> directory(const Inode& inode) override;
   Result<std::string> link_target(const Inode& inode) override;
-  Result<std::vector<Piece>> read(const Inode& file, std::uint64_t start, std::size_t size) override;
+  Result<std::vector<Piece>> read(const Inode& file, std::uint64_t start,
+                                  std::size_t size) override;
   Result<std::vector<std::pair<std::string, std::string>>> xattrs(const Inode& inode) override;
-  [[nodiscard]] std::uint64_t metadata_loaded() const override { return image_->metadata_loaded() + directories_.loaded(); }
+  [[nodiscard]] std::uint64_t metadata_loaded() const override {
+    return image_->metadata_loaded() + directories_.loaded();
+  }
 
  private:
   /// Sizes of a file's blocks from one on, and the position of the first of them in the image.
@@ -35,7 +38,8 @@ class SquashfsReader final : public ImageReader {
 
   Result<Directory> load_directory(const Inode& inode);
   Result<BlockIndex> load_index(const Inode& file, std::uint64_t blocks);
-  Result<BlockSizes> block_sizes(const Inode& file, std::uint64_t first, std::uint64_t count, std::uint64_t blocks);
+  Result<BlockSizes> block_sizes(const Inode& file, std::uint64_t first, std::uint64_t count,
+                                 std::uint64_t blocks);
   Result<SharedBlock> fragment(std::uint32_t index);
   Result<std::pair<std::string, std::string>> xattr(TableReader& table, std::uint64_t values);
 

@@ -15,7 +15,8 @@ namespace {
 
 bool knows(std::uint16_t compressor) { return ::sqfs_decompressor_get(compressor) != nullptr; }
 
-bool unpack(std::uint16_t compressor, std::span<const std::byte> block, std::byte* into, std::size_t& size) {
+bool unpack(std::uint16_t compressor, std::span<const std::byte> block, std::byte* into,
+            std::size_t& size) {
   const sqfs_decompressor decompress = ::sqfs_decompressor_get(compressor);
   return decompress(const_cast<std::byte*>(block.data()), block.size(), into, &size) == SQFS_OK;
 }

@@ -16,12 +16,14 @@ namespace {
 /// Does nothing but make a thread return from waiting for a request.
 constexpr int kWake = SIGUSR1;
 
-/// As many as there are processors for us, and two at least, so that one large block does not hold up everybody.
+/// As many as there are processors for us, and two at least, so that one large block does not hold
+/// up everybody.
 unsigned thread_count(unsigned most) { return std::clamp(usable_processors(), 2U, most); }
 
 }  // namespace
 
-Workers::Workers(fuse_session* session) : session_(session), working_(thread_count(kMost)), started_(working_) {
+Workers::Workers(fuse_session* session)
+    : session_(session), working_(thread_count(kMost)), started_(working_) {
   struct sigaction nothing {};
   nothing.sa_handler = [](int) {};
   ::sigaction(kWake, &nothing, nullptr);

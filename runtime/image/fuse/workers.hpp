@@ -12,15 +12,16 @@
 
 namespace spc::fuse {
 
-/// The threads that answer the kernel's requests. The last one to end ends the process: when the file system is unmounted, or
-/// after finish().
+/// The threads that answer the kernel's requests. The last one to end ends the process: when the
+/// file system is unmounted, or after finish().
 class Workers {
  public:
-  /// They are there when it returns, since a thread's own start needs calls that the sandbox forbids, and wait for begin().
-  /// Throws std::system_error if there can be none.
+  /// They are there when it returns, since a thread's own start needs calls that the sandbox
+  /// forbids, and wait for begin(). Throws std::system_error if there can be none.
   explicit Workers(fuse_session* session);
   void begin() { may_begin_.count_down(); }
-  /// Each answers what it has taken on, and takes no more. What the kernel has given to nobody yet is left to other servers.
+  /// Each answers what it has taken on, and takes no more. What the kernel has given to nobody yet
+  /// is left to other servers.
   [[noreturn]] void finish();
   /// Until the end.
   [[noreturn]] void await();

@@ -16,23 +16,26 @@ constexpr std::size_t kMostIndexes = 4;  // the newest: each costs a request
 
 }  // namespace
 
-Result<Admission> Admission::prepare(const Config& config, const ImageStore& store, const ImageReference& image,
-                                     const ImageReference& name) {
+Result<Admission> Admission::prepare(const Config& config, const ImageStore& store,
+                                     const ImageReference& image, const ImageReference& name) {
   Admission admission(config, store, image, name);
   const std::string& path = config.site.signature_policy;
   if (path.empty()) return admission;
   const auto policy = SPC_TRY(TrustPolicy::read(path, ::geteuid()));
-  admission.check_ = SPC_TRY(RequirementCheck::prepare(policy.for_registry(name), path, ::geteuid()));
+  admission.check_ =
+      SPC_TRY(RequirementCheck::prepare(policy.for_registry(name), path, ::geteuid()));
   return admission;
 }
 
 Result<void> Admission::decide_digest(const Digest& manifest) const {
   if (!config_.registry(image_.registry).require_digest || image_.digest) return {};
-  return Error(ErrorKind::refused, formatted("this site allows images from {} by digest only", in_quotes(image_.registry)))
+  return Error(ErrorKind::refused, formatted("this site allows images from {} by digest only",
+                                             in_quotes(image_.registry)))
       .hint(formatted("currently {}/{}@{}", image_.registry, image_.repository, manifest.str()));
 }
 
-Result<void> Admission::decide(std::string_view manifest, std::vector<Digest> indexes, PullPolicy pull, Repository& repository) {
+Result<void> Admission::decide(std::string_view manifest, std::vector<Digest> indexes,
+                               PullPolicy pull, Repository& repository) {
   manifest_ = Sha256::of(manifest);
   SPC_TRY(decide_digest(manifest_));
   if (!check_ || !check_->needs_signatures()) return {};
@@ -47,7 +50,8 @@ Result<void> Admission::decide(std::string_view manifest, std::vector<Digest> in
     return {};
   }
   if (pull == PullPolicy::never) {
-    return Error(ErrorKind::refused, refusal_->what()).hint("drop --container-pull=never to look for new signatures");
+    return Error(ErrorKind::refused, refusal_->what())
+        .hint("drop --container-pull=never to look for new signatures");
   }
   found_.clear();
   return ask(image, repository);
@@ -67,7 +71,9 @@ Result<void> Admission::ask(const SignedImage& image, Repository& repository) {
   }
   if (!has_bundles_) return *std::move(refusal_);
   return Error(ErrorKind::refused, refusal_->what())
-      .hint("it has sigstore bundles, which are not supported: sign it with cosign sign --new-bundle-format=false");
+      .hint(
+          "it has sigstore bundles, which are not supported: sign it with cosign sign "
+          "--new-bundle-format=false");
 }
 
 bool Admission::satisfied(const SignedImage& image) {
@@ -89,9 +95,11 @@ Result<bool> Admission::add_attached(const std::string& tag_or_digest, Repositor
   std::optional<Digest> payload_digest;
   auto signatures = SPC_TRY(parse_attachment(*manifest, what));
   for (AttachedSignature& attached : signatures) {
-    if (found_.size() == kMostSignatures) return Error(ErrorKind::refused, what + ": there are too many");
+    if (found_.size() == kMostSignatures)
+      return Error(ErrorKind::refused, what + ": there are too many");
     // Several people sign the same text.
-    if (payload_digest != attached.payload) payload = SPC_TRY(repository.get_small(attached.payload, attached.payload_size, what));
+    if (payload_digest != attached.payload)
+      payload = SPC_TRY(repository.get_small(attached.payload, attached.payload_size, what));
     payload_digest = attached.payload;
     found_.push_back({.payload = payload, .signature = std::move(attached.signature), .key = ""});
   }
@@ -101,7 +109,9 @@ Result<bool> Admission::add_attached(const std::string& tag_or_digest, Repositor
 Result<void> Admission::add_referrers(const Digest& subject, Repository& repository) {
   const std::string what = "referrers of " + in_quotes(subject.str());
   auto index = SPC_TRY(repository.find_referrers(subject, what));
-  if (!index) index = SPC_TRY(repository.find_manifest("sha256-" + subject.hex(), what));  // a registry without the API
+  if (!index)
+    index = SPC_TRY(
+        repository.find_manifest("sha256-" + subject.hex(), what));  // a registry without the API
   if (!index) return {};
   const auto found = SPC_TRY(parse_referrers(*index, what));
   has_bundles_ = has_bundles_ || found.has_bundles;
@@ -112,7 +122,8 @@ Result<void> Admission::add_referrers(const Digest& subject, Repository& reposit
 Result<void> Admission::keep() const {
   if (accepted_.empty()) return {};
   const std::string kept = SPC_TRY(store_.signatures(manifest_));
-  return store_.write_signatures(manifest_, serialize(merged(accepted_, parse_kept_signatures(kept))));
+  return store_.write_signatures(manifest_,
+                                 serialize(merged(accepted_, parse_kept_signatures(kept))));
 }
 
 }  // namespace spc

@@ -13,25 +13,29 @@
 
 namespace spc {
 
-/// Whether the site lets an image of a registry start: `require_digest`, and `signature_policy` with its keys as they are
-/// now. Asked at each start, before anything is fetched or used. Signatures that have admitted an image are kept with it,
-/// so that the next start asks no registry; they are verified again each time, so no other start depends on what was
-/// decided before.
+/// Whether the site lets an image of a registry start: `require_digest`, and `signature_policy`
+/// with its keys as they are now. Asked at each start, before anything is fetched or used.
+/// Signatures that have admitted an image are kept with it, so that the next start asks no
+/// registry; they are verified again each time, so no other start depends on what was decided
+/// before.
 class Admission {
  public:
-  /// `image` is what the user asked for, `name` under which name that must be signed: they differ for a named container. All is
-  /// borrowed. An error if the policy cannot be read, or nothing can admit the image.
-  static Result<Admission> prepare(const Config& config, const ImageStore& store, const ImageReference& image,
-                                   const ImageReference& name);
+  /// `image` is what the user asked for, `name` under which name that must be signed: they differ
+  /// for a named container. All is borrowed. An error if the policy cannot be read, or nothing can
+  /// admit the image.
+  static Result<Admission> prepare(const Config& config, const ImageStore& store,
+                                   const ImageReference& image, const ImageReference& name);
 
-  /// `manifest`: the very bytes whose layers are converted or mounted; `indexes` led to it. May ask for signatures unless `pull`
-  /// is never. What it has found is kept only by keep().
-  Result<void> decide(std::string_view manifest, std::vector<Digest> indexes, PullPolicy pull, Repository& repository);
+  /// `manifest`: the very bytes whose layers are converted or mounted; `indexes` led to it. May ask
+  /// for signatures unless `pull` is never. What it has found is kept only by keep().
+  Result<void> decide(std::string_view manifest, std::vector<Digest> indexes, PullPolicy pull,
+                      Repository& repository);
   /// The record of the image is in the store.
   Result<void> keep() const;
 
  private:
-  Admission(const Config& config, const ImageStore& store, const ImageReference& image, const ImageReference& name)
+  Admission(const Config& config, const ImageStore& store, const ImageReference& image,
+            const ImageReference& name)
       : config_(config), store_(store), image_(image), name_(NamedReference::of(name)) {}
 
   Result<void> decide_digest(const Digest& manifest) const;

@@ -16,8 +16,10 @@ namespace {
 
 constexpr std::size_t kAtOnce = 4;
 
-/// Each layer is read to its end, as if the node's store had it from elsewhere: what is missing comes by the way.
-Result<void> read_layers(const std::vector<Descriptor>& layers, Repository& repository, HttpClient& http, AgentLink& agent, bool meter) {
+/// Each layer is read to its end, as if the node's store had it from elsewhere: what is missing
+/// comes by the way.
+Result<void> read_layers(const std::vector<Descriptor>& layers, Repository& repository,
+                         HttpClient& http, AgentLink& agent, bool meter) {
   std::deque<Descriptor> queue;
   std::uint64_t total = 0, complete = 0;
   for (const Descriptor& layer : layers) {
@@ -43,27 +45,31 @@ Result<void> read_layers(const std::vector<Descriptor>& layers, Repository& repo
     for (auto one = underway.begin(); one != underway.end();) {
       const bool is_complete = SPC_TRY((*one)->advance());
       if (is_complete) complete += (*one)->received();
-      one = is_complete ? underway.erase(one) : std::next(one);  // which waits until it has its name
+      one =
+          is_complete ? underway.erase(one) : std::next(one);  // which waits until it has its name
     }
   }
   return {};
 }
 
-Result<void> check_all_there(const Manifest& manifest, const SharedStore& store, const std::string& place) {
+Result<void> check_all_there(const Manifest& manifest, const SharedStore& store,
+                             const std::string& place) {
   for (const Descriptor& layer : manifest.layers) {
     if (store.find(layer.digest, layer.size, place)) continue;
     return Error(ErrorKind::no_space,
-                 formatted("layer {} is not in shared store {}", in_quotes(layer.digest.str()), in_quotes(store.directory())))
+                 formatted("layer {} is not in shared store {}", in_quotes(layer.digest.str()),
+                           in_quotes(store.directory())))
         .hint("it has no room for it, or cannot be written");
   }
   return {};
 }
 
-Result<Digest> fill(const ImportRequest& request, const ImageReference& name, const Config& config, AgentLink& agent) {
+Result<Digest> fill(const ImportRequest& request, const ImageReference& name, const Config& config,
+                    AgentLink& agent) {
   SPC_TRY(config.submit_rules().registries.check(name.registry));
   const auto store = SPC_TRY(SharedStore::open(config.shared.directory, config.shared.max_size));
-  const auto http =
-      SPC_TRY(HttpClient::create({.stall = std::chrono::seconds(config.stall_timeout), .proxies = proxies_of_site(config)}));
+  const auto http = SPC_TRY(HttpClient::create(
+      {.stall = std::chrono::seconds(config.stall_timeout), .proxies = proxies_of_site(config)}));
   Repository repository(*http, agent, name, config);
   repository.look_first_in(&store);
   const ResolvedImage image = SPC_TRY(repository.resolve(request.platform));
@@ -80,9 +86,11 @@ Result<Digest> fill(const ImportRequest& request, const ImageReference& name, co
 
 }  // namespace
 
-Result<Digest> fill_shared_store(const ImportRequest& request, const Config& config, AgentLink& agent) {
+Result<Digest> fill_shared_store(const ImportRequest& request, const Config& config,
+                                 AgentLink& agent) {
   const auto location = SPC_TRY(ImageLocation::parse(request.image, config.default_registry));
-  const std::string step = "pull image " + in_quotes(location.canonical()) + " into the shared store";
+  const std::string step =
+      "pull image " + in_quotes(location.canonical()) + " into the shared store";
   if (location.kind != ImageLocation::Kind::registry) {
     return Error(ErrorKind::invalid, step + ": it takes images of registries only");
   }

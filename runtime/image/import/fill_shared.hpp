@@ -8,8 +8,10 @@
 
 namespace spc {
 
-/// Brings an image of a registry into the site's shared store and nowhere else, without credentials. All that is there already is read
-/// and checked, too. Returns the digest of its manifest.
-Result<Digest> fill_shared_store(const ImportRequest& request, const Config& config, AgentLink& agent);
+/// Brings an image of a registry into the site's shared store and nowhere else, without
+/// credentials. All that is there already is read and checked, too. Returns the digest of its
+/// manifest.
+Result<Digest> fill_shared_store(const ImportRequest& request, const Config& config,
+                                 AgentLink& agent);
 
 }  // namespace spc

@@ -27,7 +27,9 @@
 namespace spc {
 namespace {
 
-std::string in_mb(std::uint64_t bytes) { return std::to_string((bytes + 999'999) / 1'000'000) + " MB"; }
+std::string in_mb(std::uint64_t bytes) {
+  return std::to_string((bytes + 999'999) / 1'000'000) + " MB";
+}
 
 Result<std::vector<ImageLayer>> layers_of(const ResolvedImage& image) {
   std::vector<Digest> blobs;
@@ -36,7 +38,8 @@ Result<std::vector<ImageLayer>> layers_of(const ResolvedImage& image) {
     const Digest& blob = blobs.emplace_back(image.manifest.layers[i].digest);
     const auto [known, fresh] = seen.emplace(blob, i);
     if (fresh || image.config.diff_ids[known->second] == image.config.diff_ids[i]) continue;
-    return Error(ErrorKind::corrupt, formatted("layer {}: the image gives it two contents", in_quotes(blob.str())));
+    return Error(ErrorKind::corrupt,
+                 formatted("layer {}: the image gives it two contents", in_quotes(blob.str())));
   }
   blobs = distinct_layers(blobs);
   const auto names = layer_names(blobs);
@@ -49,7 +52,8 @@ Result<std::vector<ImageLayer>> layers_of(const ResolvedImage& image) {
 }
 
 /// Which layers of the image are one file: as its record has it, if there is one.
-std::vector<LayerRun> runs_for(const std::vector<ImageLayer>& all, const std::optional<ImageRecord>& record) {
+std::vector<LayerRun> runs_for(const std::vector<ImageLayer>& all,
+                               const std::optional<ImageRecord>& record) {
   std::vector<std::uint64_t> sizes;
   std::vector<LayerNames> names;
   for (const ImageLayer& layer : all) {
@@ -60,8 +64,8 @@ std::vector<LayerRun> runs_for(const std::vector<ImageLayer>& all, const std::op
   return known ? *known : plan_runs(sizes);
 }
 
-Result<PulledLayers> sort_layers(const std::vector<ImageLayer>& all, std::span<const LayerRun> runs, const ImageStore& store,
-                                 LayerRights& rights) {
+Result<PulledLayers> sort_layers(const std::vector<ImageLayer>& all, std::span<const LayerRun> runs,
+                                 const ImageStore& store, LayerRights& rights) {
   PulledLayers layers;
   layers.held.resize(all.size());
   for (const LayerRun& run : runs) {
@@ -87,18 +91,22 @@ Result<PulledLayers> sort_layers(const std::vector<ImageLayer>& all, std::span<c
 }
 
 /// Runs whose merged file is not there, or not for this image.
-std::vector<LayerRun> runs_to_merge(std::span<const LayerRun> runs, const std::vector<ImageLayer>& all, const PulledLayers& layers) {
+std::vector<LayerRun> runs_to_merge(std::span<const LayerRun> runs,
+                                    const std::vector<ImageLayer>& all,
+                                    const PulledLayers& layers) {
   std::vector<LayerRun> wanted;
   std::ranges::copy_if(runs, std::back_inserter(wanted), [&](const LayerRun& run) {
     const auto& there = layers.held[run.begin];
-    return run.is_merged() && (!there || there->name != merged_name(run.begin, all[run.end - 1].names));
+    return run.is_merged() &&
+           (!there || there->name != merged_name(run.begin, all[run.end - 1].names));
   });
   return wanted;
 }
 
 /// Bytes that the layers to convert or merge will take, as a rule.
-std::uint64_t bytes_needed(const std::vector<ImageLayer>& all, const PulledLayers& layers, std::span<const LayerRun> merges,
-                           const ImageStore& store, LayerCompression compression) {
+std::uint64_t bytes_needed(const std::vector<ImageLayer>& all, const PulledLayers& layers,
+                           std::span<const LayerRun> merges, const ImageStore& store,
+                           LayerCompression compression) {
   std::uint64_t blobs = 0;
   for (const auto& layer : layers.missing) {
     if (!name_in_store(layer, store)) blobs += layer.blob.size;
@@ -118,7 +126,8 @@ Result<void> check_size(const ResolvedImage& image, std::uint64_t limit) {
   std::uint64_t size = 0;
   for (const Descriptor& layer : image.manifest.layers) size += layer.size;
   if (limit == 0 || size <= limit) return {};
-  return Error(ErrorKind::refused, formatted("the image has {}, this site allows {}", in_mb(size), in_mb(limit)));
+  return Error(ErrorKind::refused,
+               formatted("the image has {}, this site allows {}", in_mb(size), in_mb(limit)));
 }
 
 const char* hint_for_room(const ImportRequest& request) {
@@ -130,9 +139,11 @@ const char* hint_for_room(const ImportRequest& request) {
 constexpr std::uint64_t kImportMemory = 32 << 20, kLayerMemory = 32 << 20;
 
 std::size_t parallel_layers(const Config& config) {
-  const std::size_t most = config.max_parallel_layers > 0 ? config.max_parallel_layers : std::min(usable_processors(), 4U);
+  const std::size_t most = config.max_parallel_layers > 0 ? config.max_parallel_layers
+                                                          : std::min(usable_processors(), 4U);
   if (config.import_memory == 0) return most;
-  const std::uint64_t fit = (std::max(config.import_memory, kImportMemory) - kImportMemory) / kLayerMemory;
+  const std::uint64_t fit =
+      (std::max(config.import_memory, kImportMemory) - kImportMemory) / kLayerMemory;
   return std::clamp<std::uint64_t>(fit, 1, most);
 }
 
@@ -148,19 +159,27 @@ struct Import {
   std::chrono::steady_clock::time_point began;
 };
 
-/// For slurmd's log: the keys and their order are kept. `nodes`: of the step, if they could meet; `index` among those that have.
+/// For slurmd's log: the keys and their order are kept. `nodes`: of the step, if they could meet;
+/// `index` among those that have.
 void tell_record(const Import& import, const Digest& image, const Peers* peers) {
   const BytesFrom& from = peers != nullptr ? peers->bytes() : import.timing.from;
   if (!import.request.record || import.timing.layers == 0) return;
-  const auto tenths = std::chrono::floor<std::chrono::microseconds>(std::chrono::steady_clock::now() - import.began).count() / 100;
-  import.agent.write(LogLevel::record,
-                     formatted("digest={} nodes={} index={} layers={} converted={} registry_bytes={} mirror_bytes={} node_bytes={} shared_bytes={} pull_ms={}.{}",
-                               image.str(), peers != nullptr && peers->srun_listens() ? import.request.meet : 1U,
-                               peers != nullptr ? peers->index() : 0U, import.timing.layers, import.timing.converted, from.registry, from.mirrors, from.nodes, from.shared,
-                               tenths / 10, tenths % 10));
+  const auto tenths =
+      std::chrono::floor<std::chrono::microseconds>(std::chrono::steady_clock::now() - import.began)
+          .count() /
+      100;
+  import.agent.write(
+      LogLevel::record,
+      formatted("digest={} nodes={} index={} layers={} converted={} registry_bytes={} "
+                "mirror_bytes={} node_bytes={} shared_bytes={} pull_ms={}.{}",
+                image.str(), peers != nullptr && peers->srun_listens() ? import.request.meet : 1U,
+                peers != nullptr ? peers->index() : 0U, import.timing.layers,
+                import.timing.converted, from.registry, from.mirrors, from.nodes, from.shared,
+                tenths / 10, tenths % 10));
 }
 
-/// The other nodes of the step, where there is a step on several. The agent is our parent, and the relay is to end with it.
+/// The other nodes of the step, where there is a step on several. The agent is our parent, and the
+/// relay is to end with it.
 struct StepNodes {
   UniqueFd agent;
   std::optional<Peers> peers;
@@ -169,21 +188,23 @@ struct StepNodes {
 void look_for_peers(StepNodes& nodes, const Import& import) {
   if (import.request.meet < 2 || !import.config.peers.enabled || import.request.user_store) return;
   nodes.agent.reset(static_cast<int>(::syscall(SYS_pidfd_open, ::getppid(), 0)));
-  nodes.peers.emplace(PeersContext{.http = import.http,
-                                   .log = import.agent,
-                                   .config = import.config.peers,
-                                   .platform = import.request.platform,
-                                   .nodes = import.request.meet,
-                                   .meet = [&import](const MeetingRecord& asked) { return import.user.meet(asked); },
-                                   .tell = [&import](const MeetingRecord& told) { return import.user.tell(told); },
-                                   .new_file = [&import] { return import.store.new_spool(); },
-                                   .agent = nodes.agent.get(),
-                                   .relay = {}});
+  nodes.peers.emplace(PeersContext{
+      .http = import.http,
+      .log = import.agent,
+      .config = import.config.peers,
+      .platform = import.request.platform,
+      .nodes = import.request.meet,
+      .meet = [&import](const MeetingRecord& asked) { return import.user.meet(asked); },
+      .tell = [&import](const MeetingRecord& told) { return import.user.tell(told); },
+      .new_file = [&import] { return import.store.new_spool(); },
+      .agent = nodes.agent.get(),
+      .relay = {}});
 }
 
-/// Announces the blobs that other nodes may ask for, if max_size and the disk have room for blobs and layers.
-void promise(Peers& peers, const std::vector<ImageLayer>& all, const std::vector<ImageLayer>& missing, const Import& import,
-             std::uint64_t needed) {
+/// Announces the blobs that other nodes may ask for, if max_size and the disk have room for blobs
+/// and layers.
+void promise(Peers& peers, const std::vector<ImageLayer>& all,
+             const std::vector<ImageLayer>& missing, const Import& import, std::uint64_t needed) {
   std::vector<std::pair<Digest, std::uint64_t>> blobs;
   std::uint64_t size = 0;
   for (const ImageLayer& layer : missing) {
@@ -196,11 +217,13 @@ void promise(Peers& peers, const std::vector<ImageLayer>& all, const std::vector
   peers.will_fetch(blobs, whole - size);
 }
 
-/// Brings the layers that are missing or that this place has not delivered yet. They are held, so that nobody takes them
-/// away before the record names them.
-Result<StoredImage::Brought> bring_layers(const Import& import, ImageSource& source, const RequestedImage& wanted,
-                                          const ResolvedImage& image, Peers* peers = nullptr,
-                                          const SharedStore* shared = nullptr, std::vector<LayerRun> runs = {}) {
+/// Brings the layers that are missing or that this place has not delivered yet. They are held, so
+/// that nobody takes them away before the record names them.
+Result<StoredImage::Brought> bring_layers(const Import& import, ImageSource& source,
+                                          const RequestedImage& wanted, const ResolvedImage& image,
+                                          Peers* peers = nullptr,
+                                          const SharedStore* shared = nullptr,
+                                          std::vector<LayerRun> runs = {}) {
   SPC_TRY(check_size(image, import.config.max_image_bytes));
   LayerRights rights(import.store, wanted.origin.place());
   const auto all = SPC_TRY(layers_of(image));
@@ -216,23 +239,29 @@ Result<StoredImage::Brought> bring_layers(const Import& import, ImageSource& sou
   if (!layers.missing.empty() || !merges.empty()) {
     limits = form_of_layers(import.config, import.request.user_store);
     const TimedPhase phase(import.timing.others);
-    slot.emplace(SPC_TRY(wait_for_slot(import.store, import.config.store, import.request.uid, import.agent)));
+    slot.emplace(SPC_TRY(
+        wait_for_slot(import.store, import.config.store, import.request.uid, import.agent)));
     needed = bytes_needed(all, layers, merges, import.store, limits.compression);
-    SPC_TRY(make_room(import.store, import.config.store, needed, kept, import.agent, hint_for_room(import.request)));
+    SPC_TRY(make_room(import.store, import.config.store, needed, kept, import.agent,
+                      hint_for_room(import.request)));
   }
   // The nodes of one step pass blobs on, and would wait for what a node takes converted.
   std::optional<LayerSharing> sharing;
-  if (peers == nullptr && shared != nullptr && import.config.shared.keep == "layers" && !layers.missing.empty()) {
-    sharing.emplace(*shared, wanted.origin.place(), image.digest, limits, import.store, import.agent, rights);
+  if (peers == nullptr && shared != nullptr && import.config.shared.keep == "layers" &&
+      !layers.missing.empty()) {
+    sharing.emplace(*shared, wanted.origin.place(), image.digest, limits, import.store,
+                    import.agent, rights);
     const auto wanted_here = layers.missing;
     SPC_TRY(sharing->take(layers));
     import.timing.layers += wanted_here.size() - layers.missing.size();
-    for (const ImageLayer& layer : wanted_here) import.timing.from.shared += layers.held[layer.place] ? layer.blob.size : 0;
+    for (const ImageLayer& layer : wanted_here)
+      import.timing.from.shared += layers.held[layer.place] ? layer.blob.size : 0;
   }
   const auto converted = layers.missing;
   if (peers != nullptr) promise(*peers, all, layers.missing, import, needed);
   ImageFacts facts([&import]() -> Result<LayerProcess::Ends> {
-    return SPC_TRY(import.agent.new_object(order_of(kLayerFacts, import.config.import_cpus)))->writer();
+    return SPC_TRY(import.agent.new_object(order_of(kLayerFacts, import.config.import_cpus)))
+        ->writer();
   });
   const PullContext context{.http = import.http,
                             .source = source,
@@ -269,25 +298,30 @@ ImageReference reference_for(const ImageReference& name, const ByDigest& by) {
   return reference;
 }
 
-RequestedImage wanted_image(const ImportRequest& request, const ImageReference& name, const ByDigest& by) {
+RequestedImage wanted_image(const ImportRequest& request, const ImageReference& name,
+                            const ByDigest& by) {
   const ImageReference reference = reference_for(name, by);
-  RequestedImage wanted{.name = by.is_resolved ? name.canonical() : reference.canonical(),
-                        .stored_as = ref_file_of(reference, request.platform),
-                        .tag = {},
-                        .digest = reference.digest,
-                        .origin = {.registry = reference.registry, .repository = reference.repository},
-                        .uid = request.uid,
-                        .since = request.since,
-                        .has_it = request.manifest.has_value()};
+  RequestedImage wanted{
+      .name = by.is_resolved ? name.canonical() : reference.canonical(),
+      .stored_as = ref_file_of(reference, request.platform),
+      .tag = {},
+      .digest = reference.digest,
+      .origin = {.registry = reference.registry, .repository = reference.repository},
+      .uid = request.uid,
+      .since = request.since,
+      .has_it = request.manifest.has_value()};
   wanted.origin.platform = request.platform.str();
-  wanted.may_name = by.is_resolved == request.resolved.has_value();  // the agent takes one name, which the leader has chosen
+  wanted.may_name =
+      by.is_resolved ==
+      request.resolved.has_value();  // the agent takes one name, which the leader has chosen
   if (!by.is_resolved) return wanted;
   wanted.tag = ref_file_of(name, request.platform);
   wanted.stored_as = ref_file_of(name, request.platform, *by.digest);
   return wanted;
 }
 
-/// The site's, for the node's store. One that cannot be used costs a line: the registry has everything.
+/// The site's, for the node's store. One that cannot be used costs a line: the registry has
+/// everything.
 std::optional<SharedStore> shared_store(const Import& import) {
   const SharedConfig& wanted = import.config.shared;
   if (wanted.directory.empty() || import.request.user_store) return std::nullopt;
@@ -303,7 +337,8 @@ Result<Digest> describe(const Import& import, const ResolvedImage& image) {
 }
 
 /// `name`: as the user gave it.
-Result<Digest> import_by(const Import& import, const ImageReference& name, ByDigest& by, UserSourceLink& user) {
+Result<Digest> import_by(const Import& import, const ImageReference& name, ByDigest& by,
+                         UserSourceLink& user) {
   const ImageReference reference = reference_for(name, by);
   const std::string& whose = import.request.registry_user;
   ImageReference asked = reference;
@@ -315,7 +350,8 @@ Result<Digest> import_by(const Import& import, const ImageReference& name, ByDig
     const ResolvedImage described = SPC_TRY(repository.resolve(import.request.platform));
     return describe(import, described);
   }
-  auto admission = SPC_TRY(Admission::prepare(import.config, import.store, by.is_resolved ? name : reference, name));
+  auto admission = SPC_TRY(
+      Admission::prepare(import.config, import.store, by.is_resolved ? name : reference, name));
   const RequestedImage wanted = wanted_image(import.request, name, by);
   StoredImage stored(import.store, wanted, import.config);
   StepNodes nodes;
@@ -340,8 +376,10 @@ Result<Digest> import_by(const Import& import, const ImageReference& name, ByDig
   by.is_found = true;
   const Access access = repository.access();
   SPC_TRY(admit(image.manifest_bytes, image.indexes));
-  const auto brought = SPC_TRY(bring_layers(import, repository, wanted, image, peers, shared ? &*shared : nullptr));
-  SPC_TRY(about_store(stored.keep(image, access, brought, repository.asked_by_others_at()), import.store));
+  const auto brought =
+      SPC_TRY(bring_layers(import, repository, wanted, image, peers, shared ? &*shared : nullptr));
+  SPC_TRY(about_store(stored.keep(image, access, brought, repository.asked_by_others_at()),
+                      import.store));
   SPC_TRY(about_store(admission.keep(), import.store));
   if (peers != nullptr) peers->tell_done();
   repository.take_from(nullptr);
@@ -349,24 +387,28 @@ Result<Digest> import_by(const Import& import, const ImageReference& name, ByDig
   return image.digest;
 }
 
-/// Of a stored container only the image that it was made from will do. What a tag is said to stand for does not count if it
-/// cannot be had: this node's registry may be another one than srun's.
-Result<Digest> import_from_registry(const Import& import, const ImageReference& name, UserSourceLink& user) {
+/// Of a stored container only the image that it was made from will do. What a tag is said to stand
+/// for does not count if it cannot be had: this node's registry may be another one than srun's.
+Result<Digest> import_from_registry(const Import& import, const ImageReference& name,
+                                    UserSourceLink& user) {
   SPC_TRY(import.config.submit_rules().registries.check(name.registry));
   ByDigest as_given{.digest = import.request.manifest};
-  if (!import.request.resolved || as_given.digest || name.digest) return import_by(import, name, as_given, user);
+  if (!import.request.resolved || as_given.digest || name.digest)
+    return import_by(import, name, as_given, user);
   ByDigest resolved{.digest = import.request.resolved, .is_resolved = true};
   auto image = import_by(import, name, resolved, user);
-  const auto is_missing = [](ErrorKind kind) { return kind == ErrorKind::not_found || kind == ErrorKind::unavailable; };
+  const auto is_missing = [](ErrorKind kind) {
+    return kind == ErrorKind::not_found || kind == ErrorKind::unavailable;
+  };
   if (image || resolved.is_found || !is_missing(image.error().kind())) return image;
   return import_by(import, name, as_given, user);
 }
 
-/// An image that was saved as one layer on another has no other: those below come from where that image is, which this user
-/// must have access to. They then count as if the user had brought them. Returns which of the image's layers are one file: those
-/// below as they are in that image.
-Result<std::vector<LayerRun>> bring_layers_below(const Import& import, const ResolvedImage& image, const std::string& place,
-                                                 UserSourceLink& user) {
+/// An image that was saved as one layer on another has no other: those below come from where that
+/// image is, which this user must have access to. They then count as if the user had brought them.
+/// Returns which of the image's layers are one file: those below as they are in that image.
+Result<std::vector<LayerRun>> bring_layers_below(const Import& import, const ResolvedImage& image,
+                                                 const std::string& place, UserSourceLink& user) {
   LayerRights rights(import.store, place);
   auto all = SPC_TRY(layers_of(image));
   if (all.empty()) return std::vector<LayerRun>();
@@ -380,7 +422,8 @@ Result<std::vector<LayerRun>> bring_layers_below(const Import& import, const Res
   };
   if (SPC_TRY(sort_layers(all, runs, import.store, rights)).missing.empty()) return with_top();
   const auto below = SPC_TRY(ImageReference::parse(image.manifest.layers_of));
-  if (!below.digest) return Error(ErrorKind::corrupt, "does not say by digest which image lies below");
+  if (!below.digest)
+    return Error(ErrorKind::corrupt, "does not say by digest which image lies below");
   SPC_TRY(import.config.submit_rules().registries.check(below.registry));
   ImportRequest request = import.request;
   request.resolved = below.digest;  // nobody has asked for a name of it
@@ -396,24 +439,31 @@ Result<std::vector<LayerRun>> bring_layers_below(const Import& import, const Res
                .timing = import.timing,
                .user = import.user,
                .began = import.began};
-  const Digest brought = SPC_TRY_DURING("the image below: " + below.canonical(), import_by(other, below, by, user));
+  const Digest brought =
+      SPC_TRY_DURING("the image below: " + below.canonical(), import_by(other, below, by, user));
   const auto record = SPC_TRY(import.store.image(brought));
-  for (const Digest& layer : record ? record->layers : std::vector<Digest>()) SPC_TRY(rights.delivered(layer));
+  for (const Digest& layer : record ? record->layers : std::vector<Digest>())
+    SPC_TRY(rights.delivered(layer));
   runs = runs_for(all, record);
   return with_top();
 }
 
-/// The user's process says at each start which image it is; what is in the store already its digest tells.
-Result<Digest> import_from_user(const Import& import, const std::string& name, UserSourceLink& user) {
+/// The user's process says at each start which image it is; what is in the store already its digest
+/// tells.
+Result<Digest> import_from_user(const Import& import, const std::string& name,
+                                UserSourceLink& user) {
   LocalSource source(user, name);
-  RequestedImage wanted{.name = name, .stored_as = {}, .digest = {}, .origin = {}, .uid = import.request.uid};
+  RequestedImage wanted{
+      .name = name, .stored_as = {}, .digest = {}, .origin = {}, .uid = import.request.uid};
   wanted.origin.user = import.request.uid;
   wanted.origin.platform = import.request.platform.str();
   const ResolvedImage image = SPC_TRY(source.resolve(import.request.platform));
   if (import.request.only_digest) return describe(import, image);
   std::vector<LayerRun> runs;
-  if (!image.manifest.layers_of.empty()) runs = SPC_TRY(bring_layers_below(import, image, wanted.origin.place(), user));
-  const auto brought = SPC_TRY(bring_layers(import, source, wanted, image, nullptr, nullptr, std::move(runs)));
+  if (!image.manifest.layers_of.empty())
+    runs = SPC_TRY(bring_layers_below(import, image, wanted.origin.place(), user));
+  const auto brought =
+      SPC_TRY(bring_layers(import, source, wanted, image, nullptr, nullptr, std::move(runs)));
   const StoredImage stored(import.store, wanted, import.config);
   SPC_TRY(about_store(stored.keep(image, Access::not_known, brought), import.store));
   return image.digest;
@@ -421,15 +471,15 @@ Result<Digest> import_from_user(const Import& import, const std::string& name, U
 
 }  // namespace
 
-Result<Digest> import_image(const ImportRequest& request, const Config& config, const ImageStore& store, AgentLink& agent,
-                            UserSourceLink& user) {
+Result<Digest> import_image(const ImportRequest& request, const Config& config,
+                            const ImageStore& store, AgentLink& agent, UserSourceLink& user) {
   const auto began = std::chrono::steady_clock::now();
   ImportTiming timing;
   const auto location = SPC_TRY(ImageLocation::parse(request.image, config.default_registry));
   const std::string name = location.canonical();
-  const auto http =
-      SPC_TRY(HttpClient::create({.stall = std::chrono::seconds(config.stall_timeout),
-                                  .proxies = request.user_store ? proxies_of_user(config) : proxies_of_site(config)}));
+  const auto http = SPC_TRY(HttpClient::create(
+      {.stall = std::chrono::seconds(config.stall_timeout),
+       .proxies = request.user_store ? proxies_of_user(config) : proxies_of_site(config)}));
   const Import import{.request = request,
                       .config = config,
                       .store = store,
@@ -438,10 +488,12 @@ Result<Digest> import_image(const ImportRequest& request, const Config& config, 
                       .timing = timing,
                       .user = user,
                       .began = began};
-  auto image = location.kind == ImageLocation::Kind::registry ? import_from_registry(import, location.name, user)
-                                                              : import_from_user(import, name, user);
+  auto image = location.kind == ImageLocation::Kind::registry
+                   ? import_from_registry(import, location.name, user)
+                   : import_from_user(import, name, user);
   if (!image) return std::move(image).error().during("pull image " + in_quotes(name));
-  if (request.verbose) agent.write(LogLevel::info, timing.line(std::chrono::steady_clock::now() - began));
+  if (request.verbose)
+    agent.write(LogLevel::info, timing.line(std::chrono::steady_clock::now() - began));
   return image;
 }
 

@@ -12,7 +12,7 @@ namespace spc {
 
 /// Adds an image to the store, unless it is there, and returns the digest that names its record.
 /// `user` reads what only the user may read.
-Result<Digest> import_image(const ImportRequest& request, const Config& config, const ImageStore& store, AgentLink& agent,
-                            UserSourceLink& user);
+Result<Digest> import_image(const ImportRequest& request, const Config& config,
+                            const ImageStore& store, AgentLink& agent, UserSourceLink& user);
 
 }  // namespace spc

@@ -1,6 +1,6 @@
-// The program `import`, started by the agent as the service user: for one image (see protocol/import.hpp), or as
-// `import policy` to check config.toml (see protocol/policy.hpp), by the leader, as the user, as `import trust`, or by srun, as the
-// user, as `import resolve`.
+// The program `import`, started by the agent as the service user: for one image (see
+// protocol/import.hpp), or as `import policy` to check config.toml (see protocol/policy.hpp), by
+// the leader, as the user, as `import trust`, or by srun, as the user, as `import resolve`.
 
 #include <sys/prctl.h>
 #include <sys/socket.h>
@@ -40,7 +40,8 @@ Result<Digest> import_as_asked(AgentLink& agent, const Result<ImageStore>& store
   const auto request = SPC_TRY(ImportRequest::parse(bytes));
   const auto config = SPC_TRY(read_config(request.config));
   use_processors(config.import_cpus);
-  ImportSandbox sandbox{.store = request.only_shared ? -1 : kImportStore, .paths = {config.shared.directory}};
+  ImportSandbox sandbox{.store = request.only_shared ? -1 : kImportStore,
+                        .paths = {config.shared.directory}};
   // Of a step on several nodes: the relay's descriptors are made later.
   sandbox.may_start = request.meet >= 2 && config.peers.enabled && !request.user_store;
   SPC_TRY_DURING("entering the sandbox", enter_import_sandbox(sandbox));
@@ -76,7 +77,8 @@ int main(int argc, char** argv) {
     const auto told = image ? agent.done(*image) : agent.failed(image.error());
     return image && told ? 0 : 1;
   } catch (const std::exception& error) {  // out of memory
-    static_cast<void>(agent.failed(Error(ErrorKind::internal, std::string("import: ") + error.what())));
+    static_cast<void>(
+        agent.failed(Error(ErrorKind::internal, std::string("import: ") + error.what())));
     return 1;
   }
 }

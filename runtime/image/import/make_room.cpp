@@ -11,7 +11,9 @@
 namespace spc {
 namespace {
 
-std::string megabytes(std::uint64_t bytes) { return std::to_string((bytes + 999'999) / 1'000'000) + " MB"; }
+std::string megabytes(std::uint64_t bytes) {
+  return std::to_string((bytes + 999'999) / 1'000'000) + " MB";
+}
 
 std::uint64_t layer_bytes(const StoreInventory& inventory) {
   std::uint64_t bytes = 0;
@@ -19,7 +21,8 @@ std::uint64_t layer_bytes(const StoreInventory& inventory) {
   return bytes;
 }
 
-Error no_room(const ImageStore& store, const std::string& has, std::uint64_t needed, const char* hint) {
+Error no_room(const ImageStore& store, const std::string& has, std::uint64_t needed,
+              const char* hint) {
   return std::move(
              Error(ErrorKind::no_space, formatted("the image store {} {}, the image needs {}",
                                                   in_quotes(store.path()), has, megabytes(needed))))
@@ -28,33 +31,40 @@ Error no_room(const ImageStore& store, const std::string& has, std::uint64_t nee
 
 }  // namespace
 
-bool has_room_beside(const ImageStore& store, const StoreConfig& config, std::uint64_t needed, std::uint64_t bytes) {
+bool has_room_beside(const ImageStore& store, const StoreConfig& config, std::uint64_t needed,
+                     std::uint64_t bytes) {
   auto space = store.space();
-  const auto inventory = config.max_size > 0 ? take_inventory(store) : Result<StoreInventory>(StoreInventory{});
+  const auto inventory =
+      config.max_size > 0 ? take_inventory(store) : Result<StoreInventory>(StoreInventory{});
   if (!space || !inventory) return true;
   space->free -= std::min(space->free, needed);
-  return fits_beside({.max_bytes = config.max_size, .layer_bytes = layer_bytes(*inventory) + needed}, *space, bytes);
+  return fits_beside(
+      {.max_bytes = config.max_size, .layer_bytes = layer_bytes(*inventory) + needed}, *space,
+      bytes);
 }
 
-Result<void> make_room(const ImageStore& store, const StoreConfig& config, std::uint64_t needed, const std::set<Digest>& keep,
-                       AgentLink& agent, const char* hint) {
+Result<void> make_room(const ImageStore& store, const StoreConfig& config, std::uint64_t needed,
+                       const std::set<Digest>& keep, AgentLink& agent, const char* hint) {
   const auto inventory = SPC_TRY(take_inventory(store));
   const StoreLimits limits{.max_bytes = config.max_size,
                            .high_percent = config.high_watermark,
                            .low_percent = config.low_watermark,
                            .layer_bytes = layer_bytes(inventory)};
   const auto space = SPC_TRY(store.space());
-  const Kept kept{.layers = keep, .is_in_use = [&](const Digest& layer) { return store.is_layer_in_use(layer); }};
+  const Kept kept{.layers = keep,
+                  .is_in_use = [&](const Digest& layer) { return store.is_layer_in_use(layer); }};
   const auto bytes = bytes_to_free(limits, space, needed);
   auto plan = plan_eviction(inventory, bytes, kept, std::time(nullptr));
-  if (plan.bytes < bytes && SPC_TRY(agent.release_held())) plan = plan_eviction(inventory, bytes, kept, std::time(nullptr));
+  if (plan.bytes < bytes && SPC_TRY(agent.release_held()))
+    plan = plan_eviction(inventory, bytes, kept, std::time(nullptr));
   if (!plan.images.empty()) {
     agent.write(
         LogLevel::info,
         formatted("making room in the image store: evicting {} least recently used images, {}",
                   plan.images.size(), megabytes(plan.bytes)));
   }
-  const auto evicted = SPC_TRY(evict(store, plan, [&](const Digest& layer) { return agent.evict(layer); }));
+  const auto evicted =
+      SPC_TRY(evict(store, plan, [&](const Digest& layer) { return agent.evict(layer); }));
 
   const auto now = SPC_TRY(store.space());
   if (needed > 0 && now.free < needed + margin_of(now))
@@ -68,7 +78,8 @@ Result<void> make_room(const ImageStore& store, const StoreConfig& config, std::
   return {};
 }
 
-Result<StoreLock> wait_for_slot(const ImageStore& store, const StoreConfig& config, std::uint32_t uid, AgentLink& agent) {
+Result<StoreLock> wait_for_slot(const ImageStore& store, const StoreConfig& config,
+                                std::uint32_t uid, AgentLink& agent) {
   for (bool told = false;; told = true) {
     auto slot = SPC_TRY(store.try_slot(uid, config.max_imports_per_user));
     if (slot) return *std::move(slot);
@@ -78,7 +89,8 @@ Result<StoreLock> wait_for_slot(const ImageStore& store, const StoreConfig& conf
                             config.max_imports_per_user));
     }
     pollfd one = agent.watch();
-    if (::poll(&one, 1, 200) == 1) SPC_TRY(agent.check());  // the agent has nothing to say but that it is gone
+    if (::poll(&one, 1, 200) == 1)
+      SPC_TRY(agent.check());  // the agent has nothing to say but that it is gone
   }
 }
 
@@ -87,7 +99,8 @@ Error about_store(Error error, const ImageStore& store) {
   bool about_room = false;
   for (const int err : {ENOSPC, EDQUOT, EROFS}) {
     std::string reason = strerrordesc_np(err);
-    if (!reason.empty()) about_room = about_room || text.find(reason.substr(1)) != std::string::npos;
+    if (!reason.empty())
+      about_room = about_room || text.find(reason.substr(1)) != std::string::npos;
   }
   const auto space = store.space();
   if (!about_room || !space) return error;

@@ -45,8 +45,9 @@ Size size_of(std::string_view text) {
   }
 }
 
-/// Layers that the kernel mounts for one start: what a job holds besides is three times as much at most. The percentage is for nodes
-/// whose memory fits their processors: it always allows the layers of an ordinary image.
+/// Layers that the kernel mounts for one start: what a job holds besides is three times as much at
+/// most. The percentage is for nodes whose memory fits their processors: it always allows the
+/// layers of an ordinary image.
 std::uint32_t most_layers(const Config& config) {
   constexpr std::uint64_t kOrdinary = 32;
   if (config.squashfs == "fuse") return 0;
@@ -55,9 +56,12 @@ std::uint32_t most_layers(const Config& config) {
   struct sysinfo node {};
   ::sysinfo(&node);
   const Size size = size_of(config.layer_memory);
-  const std::uint64_t bytes = size.is_percentage ? std::uint64_t{node.totalram} * node.mem_unit / 100 * size.value : size.value;
+  const std::uint64_t bytes = size.is_percentage
+                                  ? std::uint64_t{node.totalram} * node.mem_unit / 100 * size.value
+                                  : size.value;
   const std::uint64_t layers = bytes / 4 / memory_of_squashfs(form.compression);
-  return static_cast<std::uint32_t>(std::clamp<std::uint64_t>(layers, size.is_percentage ? kOrdinary : 0, ImageRecordHeader::kMaxLayers));
+  return static_cast<std::uint32_t>(std::clamp<std::uint64_t>(
+      layers, size.is_percentage ? kOrdinary : 0, ImageRecordHeader::kMaxLayers));
 }
 
 std::uint32_t number_of(PullPolicy pull) {
@@ -83,8 +87,9 @@ PolicyRecord record_of(const Config& config) {
   policy.writable = config.writable ? 1 : 0;
   policy.mount_home = config.mount_home ? 1 : 0;
   policy.pull = number_of(config.pull);
-  // So that not every step of an old kernel tries first. What is decided here lasts until config.toml changes, or the next boot: where
-  // the kernel can map an erofs each step tries, as its module may come later.
+  // So that not every step of an old kernel tries first. What is decided here lasts until
+  // config.toml changes, or the next boot: where the kernel can map an erofs each step tries, as
+  // its module may come later.
   const auto kernel = running_kernel();
   if (kernel < kMapsSquashfs && files_share_blocks(SPC_STORE_DIR)) {
     policy.squashfs = PolicyRecord::by_copies;
@@ -111,7 +116,8 @@ Result<UniqueFd> read_policy(PolicyRecord& policy) {
   }
   policy = record_of(config);
   const std::string texts = site_records(config.site);
-  if (texts.size() > PolicyRecord::kMostText) return Error(ErrorKind::invalid, "config.toml: texts are too long");
+  if (texts.size() > PolicyRecord::kMostText)
+    return Error(ErrorKind::invalid, "config.toml: texts are too long");
   policy.text_bytes = static_cast<std::uint32_t>(texts.size());
   return sealed_memory_file("spank-container policy", texts);
 }

@@ -31,7 +31,9 @@ class Silence final : public Log {
 Result<std::optional<RegistrySecret>> credentials_of_user(const ImageLocation& image, Log& log) {
   auto [ours, theirs] = SPC_TRY(socket_pair());
   const std::string path = own_program("user-source");
-  Program program{.path = path, .arguments = {path, image.canonical()}, .descriptors = {{theirs.get(), kUserSourceSocket}}};
+  Program program{.path = path,
+                  .arguments = {path, image.canonical()},
+                  .descriptors = {{theirs.get(), kUserSourceSocket}}};
   program.group = Program::Group::own;
   const auto child = SPC_TRY(Child::start(program));
   theirs.reset();
@@ -41,7 +43,8 @@ Result<std::optional<RegistrySecret>> credentials_of_user(const ImageLocation& i
 
 /// What the nodes would ask, by their rules.
 bool is_asked(const Config& config, const ImageLocation& image, PullPolicy pull) {
-  return image.kind == ImageLocation::Kind::registry && !image.name.digest && config.site.importer.empty() && asks_anyway(pull);
+  return image.kind == ImageLocation::Kind::registry && !image.name.digest &&
+         config.site.importer.empty() && asks_anyway(pull);
 }
 
 Result<std::string> answer_for(const std::string& name, std::string_view pull) {
@@ -49,12 +52,14 @@ Result<std::string> answer_for(const std::string& name, std::string_view pull) {
   const auto image = SPC_TRY(ImageLocation::parse(name, config.default_registry));
   if (!is_asked(config, image, parse_pull_policy(pull).value_or(config.pull))) return std::string();
   SPC_TRY(config.submit_rules().registries.check(image.name.registry));
-  const auto http =
-      SPC_TRY(HttpClient::create({.stall = std::chrono::seconds(config.stall_timeout), .proxies = proxies_of_user(config)}));
+  const auto http = SPC_TRY(HttpClient::create(
+      {.stall = std::chrono::seconds(config.stall_timeout), .proxies = proxies_of_user(config)}));
   Silence log;
-  Repository repository(*http, log, image.name, config, [&] { return credentials_of_user(image, log); });
+  Repository repository(*http, log, image.name, config,
+                        [&] { return credentials_of_user(image, log); });
   const Digest digest = SPC_TRY(repository.ask_digest(image.name.tag));
-  return formatted("{} {} {}@{}\n", config.tag_ttl, config.job_tag_ttl, image.canonical(), digest.str());
+  return formatted("{} {} {}@{}\n", config.tag_ttl, config.job_tag_ttl, image.canonical(),
+                   digest.str());
 }
 
 }  // namespace

@@ -29,13 +29,38 @@ Result<void> refuse_calls(bool may_start) {
   SeccompFilter filter(SCMP_ACT_ALLOW);
   filter.for_all_threads();
   const auto refuse = SCMP_ACT_ERRNO(EPERM);
-  for (const int call : {SCMP_SYS(unshare), SCMP_SYS(setns), SCMP_SYS(mount), SCMP_SYS(umount2), SCMP_SYS(pivot_root), SCMP_SYS(chroot),
-                         SCMP_SYS(fsopen), SCMP_SYS(fsconfig), SCMP_SYS(fsmount), SCMP_SYS(fspick), SCMP_SYS(open_tree), SCMP_SYS(move_mount),
-                         SCMP_SYS(mount_setattr), SCMP_SYS(process_vm_readv), SCMP_SYS(process_vm_writev), SCMP_SYS(pidfd_getfd),
-                         SCMP_SYS(process_madvise), SCMP_SYS(kcmp), SCMP_SYS(io_uring_setup), SCMP_SYS(io_uring_enter),
-                         SCMP_SYS(io_uring_register), SCMP_SYS(userfaultfd), SCMP_SYS(bpf), SCMP_SYS(perf_event_open), SCMP_SYS(add_key),
-                         SCMP_SYS(request_key), SCMP_SYS(keyctl), SCMP_SYS(vmsplice), SCMP_SYS(open_by_handle_at), SCMP_SYS(mknod),
-                         SCMP_SYS(mknodat), SCMP_SYS(personality)})
+  for (const int call : {SCMP_SYS(unshare),
+                         SCMP_SYS(setns),
+                         SCMP_SYS(mount),
+                         SCMP_SYS(umount2),
+                         SCMP_SYS(pivot_root),
+                         SCMP_SYS(chroot),
+                         SCMP_SYS(fsopen),
+                         SCMP_SYS(fsconfig),
+                         SCMP_SYS(fsmount),
+                         SCMP_SYS(fspick),
+                         SCMP_SYS(open_tree),
+                         SCMP_SYS(move_mount),
+                         SCMP_SYS(mount_setattr),
+                         SCMP_SYS(process_vm_readv),
+                         SCMP_SYS(process_vm_writev),
+                         SCMP_SYS(pidfd_getfd),
+                         SCMP_SYS(process_madvise),
+                         SCMP_SYS(kcmp),
+                         SCMP_SYS(io_uring_setup),
+                         SCMP_SYS(io_uring_enter),
+                         SCMP_SYS(io_uring_register),
+                         SCMP_SYS(userfaultfd),
+                         SCMP_SYS(bpf),
+                         SCMP_SYS(perf_event_open),
+                         SCMP_SYS(add_key),
+                         SCMP_SYS(request_key),
+                         SCMP_SYS(keyctl),
+                         SCMP_SYS(vmsplice),
+                         SCMP_SYS(open_by_handle_at),
+                         SCMP_SYS(mknod),
+                         SCMP_SYS(mknodat),
+                         SCMP_SYS(personality)})
     filter.add(refuse, call);
   // Its flags cannot be seen; libraries go on with clone.
   filter.add(SCMP_ACT_ERRNO(ENOSYS), SCMP_SYS(clone3));
@@ -47,7 +72,8 @@ Result<void> refuse_calls(bool may_start) {
 #ifndef SPC_SANITIZE  // whose leak check traces its own process, from a copy of it
   filter.add(refuse, SCMP_SYS(ptrace));
   if (!may_start) {
-    for (const int call : {SCMP_SYS(execve), SCMP_SYS(execveat), SCMP_SYS(fork), SCMP_SYS(vfork)}) filter.add(refuse, call);
+    for (const int call : {SCMP_SYS(execve), SCMP_SYS(execveat), SCMP_SYS(fork), SCMP_SYS(vfork)})
+      filter.add(refuse, call);
     filter.add(refuse, SCMP_SYS(clone), {SCMP_A0(SCMP_CMP_MASKED_EQ, CLONE_THREAD, 0)});
   }
 #else
@@ -56,12 +82,15 @@ Result<void> refuse_calls(bool may_start) {
   return filter.load("seccomp filter");
 }
 
-/// Without Landlock there is nothing to do. Its first version would refuse what the shared store does: rename into another directory.
+/// Without Landlock there is nothing to do. Its first version would refuse what the shared store
+/// does: rename into another directory.
 Result<void> refuse_files(const ImportSandbox& sandbox) {
   const long version = ::syscall(kCreateRuleset, nullptr, 0, kVersion);
   if (version < 2) return {};
-  const std::uint64_t writes = kWriteFile | kChangeDirectories | kRefer | (version >= 3 ? kTruncate : 0);
-  const std::uint64_t handled = writes | (version >= 5 ? kDeviceIoctl : 0) | (sandbox.may_start ? 0 : kExecute);
+  const std::uint64_t writes =
+      kWriteFile | kChangeDirectories | kRefer | (version >= 3 ? kTruncate : 0);
+  const std::uint64_t handled =
+      writes | (version >= 5 ? kDeviceIoctl : 0) | (sandbox.may_start ? 0 : kExecute);
   const UniqueFd rules(static_cast<int>(::syscall(kCreateRuleset, &handled, sizeof handled, 0)));
   if (!rules) return Error::from_errno(errno, "Landlock");
   const auto allow = [&](int directory, std::uint64_t access) {
@@ -75,14 +104,16 @@ Result<void> refuse_files(const ImportSandbox& sandbox) {
   }
   const UniqueFd null(::open("/dev/null", O_PATH | O_CLOEXEC));
   allowed = allowed && allow(null.get(), kWriteFile | (version >= 3 ? kTruncate : 0));
-  if (!allowed || ::syscall(kRestrictSelf, rules.get(), 0) != 0) return Error::from_errno(errno, "Landlock");
+  if (!allowed || ::syscall(kRestrictSelf, rules.get(), 0) != 0)
+    return Error::from_errno(errno, "Landlock");
   return {};
 }
 
 }  // namespace
 
 Result<void> enter_import_sandbox(const ImportSandbox& sandbox) {
-  if (::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0) return Error::from_errno(errno, "no_new_privs");
+  if (::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0)
+    return Error::from_errno(errno, "no_new_privs");
   SPC_TRY(refuse_files(sandbox));
   return refuse_calls(sandbox.may_start);
 }

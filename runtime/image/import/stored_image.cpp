@@ -26,12 +26,14 @@ std::optional<std::string> name_by_digest(const ImageOrigin& origin, const Diges
   return reference ? reference->ref_file_name() : std::nullopt;
 }
 
-/// What the registry has just said counts, whether or not it can be written down for the next start.
+/// What the registry has just said counts, whether or not it can be written down for the next
+/// start.
 Result<void> unless_read_only(Result<void> written) {
   return written || written.error().sys_errno() != EROFS ? std::move(written) : Result<void>();
 }
 
-/// Whether the record has the layers of this manifest: it is the manifest that is judged, and the layers that are mounted.
+/// Whether the record has the layers of this manifest: it is the manifest that is judged, and the
+/// layers that are mounted.
 bool is_of(const Digest& manifest, const ImageRecord& record) {
   if (Sha256::of(record.manifest) != manifest) return false;
   const auto parsed = parse_manifest(record.manifest, "", "manifest");
@@ -44,8 +46,9 @@ bool is_of(const Digest& manifest, const ImageRecord& record) {
 
 }  // namespace
 
-/// Public images are found by the name that everybody sees, private ones by the grants of this user. Both are the agent's: what a
-/// name means, no file says that the service user could have written by itself.
+/// Public images are found by the name that everybody sees, private ones by the grants of this
+/// user. Both are the agent's: what a name means, no file says that the service user could have
+/// written by itself.
 Result<std::optional<StoredImage::Known>> StoredImage::find() {
   const std::optional<Known> none;
   const auto exactly = [&] { return look_at({.name = {}, .manifest = *wanted_.digest}); };
@@ -74,24 +77,28 @@ Result<std::optional<StoredImage::Known>> StoredImage::find() {
     return wanted_.digest ? exactly() : Result(none);  // it came in under a tag
   }
   auto known = SPC_TRY(look_at(*grant));
-  if (known) known->granted = grant->asked_at <= now() && now() < grant->asked_at + config_.private_ttl;
+  if (known)
+    known->granted = grant->asked_at <= now() && now() < grant->asked_at + config_.private_ttl;
   return known;
 }
 
 Result<std::optional<StoredImage::Known>> StoredImage::look_at(NamedImage named) {
   const std::optional<Known> none;
   const Digest manifest = named.manifest;
-  const bool is_meant = !wanted_.digest || manifest == *wanted_.digest || std::ranges::count(named.indexes, *wanted_.digest) > 0;
+  const bool is_meant = !wanted_.digest || manifest == *wanted_.digest ||
+                        std::ranges::count(named.indexes, *wanted_.digest) > 0;
   auto record = SPC_TRY(store_.image(manifest));
   if (!is_meant || !record || !is_of(manifest, *record)) return none;
   auto origins = SPC_TRY(store_.origins(manifest));
   const ImageOrigin* origin = origins.find(wanted_.origin.place());
-  if (origin == nullptr || (!wanted_.has_it && origin->platform != wanted_.origin.platform)) return none;
+  if (origin == nullptr || (!wanted_.has_it && origin->platform != wanted_.origin.platform))
+    return none;
   for (const Digest& layer : record->layers) {
     held_.push_back(store_.hold_layer(layer));
     if (!held_.back() && !store_.has_layer(layer)) return none;
   }
-  Known known{.named = std::move(named), .record = *std::move(record), .origins = {}, .origin = *origin};
+  Known known{
+      .named = std::move(named), .record = *std::move(record), .origins = {}, .origin = *origin};
   known.origins = std::move(origins);
   // A date too far ahead was written before the clock was set back.
   const std::int64_t left = known.origin.public_until - now();
@@ -99,17 +106,20 @@ Result<std::optional<StoredImage::Known>> StoredImage::look_at(NamedImage named)
   return std::optional(std::move(known));
 }
 
-Result<std::optional<Digest>> StoredImage::usable(PullPolicy pull, Repository& repository, const Admit& admit, Log& log) {
+Result<std::optional<Digest>> StoredImage::usable(PullPolicy pull, Repository& repository,
+                                                  const Admit& admit, Log& log) {
   const std::optional<Digest> none;
   if (pull == PullPolicy::always) return none;
   auto known = SPC_TRY(find());
   if (!known && pull == PullPolicy::never) {
-    return Error(ErrorKind::not_found, "not on this node").hint("pull it first, or drop --container-pull=never");
+    return Error(ErrorKind::not_found, "not on this node")
+        .hint("pull it first, or drop --container-pull=never");
   }
   if (!known) return none;
   if (const auto image = SPC_TRY(without_asking(pull, *known))) {
     SPC_TRY(admit(known->record.manifest, known->named.indexes));
-    if (known->is_public && is_unnamed()) SPC_TRY(unless_read_only(name_it(named(*image, known->named.indexes))));
+    if (known->is_public && is_unnamed())
+      SPC_TRY(unless_read_only(name_it(named(*image, known->named.indexes))));
     touch(*image);
     return image;
   }
@@ -118,8 +128,9 @@ Result<std::optional<Digest>> StoredImage::usable(PullPolicy pull, Repository& r
   const bool as_it_is = pull == PullPolicy::missing || wanted_.digest;
   const Digest manifest = known->named.manifest;
   const bool is_for_all = wanted_.digest && known->origin.public_until > 0;  // if anything is
-  const auto answer = is_for_all ? repository.ask_for_all(*wanted_.digest, manifest)
-                                 : repository.ask_digest(as_it_is ? manifest.str() : repository.tag_or_digest());
+  const auto answer =
+      is_for_all ? repository.ask_for_all(*wanted_.digest, manifest)
+                 : repository.ask_digest(as_it_is ? manifest.str() : repository.tag_or_digest());
   const auto image = answer ? SPC_TRY(with_answer(*std::move(known), *answer, repository, admit))
                             : SPC_TRY(without_answer(*known, answer.error(), as_it_is, admit, log));
   if (image) touch(*image);
@@ -131,38 +142,47 @@ void StoredImage::touch(const Digest& manifest) const {
   if (wanted_.stored_as && wanted_.may_name) store_.touch_name(*wanted_.stored_as);
 }
 
-/// It was known by a tag, and the next start shall find it by this digest without `import`, however the tag moves.
-bool StoredImage::is_unnamed() const { return wanted_.digest && wanted_.stored_as && !store_.public_name(*wanted_.stored_as); }
+/// It was known by a tag, and the next start shall find it by this digest without `import`, however
+/// the tag moves.
+bool StoredImage::is_unnamed() const {
+  return wanted_.digest && wanted_.stored_as && !store_.public_name(*wanted_.stored_as);
+}
 
 Result<void> StoredImage::name_it(const NamedImage& image) const {
   return wanted_.may_name ? store_.write_name(image) : Result<void>();
 }
 
-Result<std::optional<Digest>> StoredImage::without_asking(PullPolicy pull, const Known& known) const {
+Result<std::optional<Digest>> StoredImage::without_asking(PullPolicy pull,
+                                                          const Known& known) const {
   const bool need_not_ask = pull == PullPolicy::missing || pull == PullPolicy::never;
   const bool may = known.is_public || known.granted;
   if (may && need_not_ask) return std::optional(known.named.manifest);
   const TagAge age{.asked_at = known.named.asked_at, .now = now()};
   const bool is_fresh_in_job = age.is_fresh(0, config_.job_tag_ttl, wanted_.since);
   const bool is_fresh = wanted_.digest || is_fresh_in_job || age.is_fresh(config_.tag_ttl, 0, {});
-  if ((known.is_public && is_fresh) || (known.granted && is_fresh_in_job)) return std::optional(known.named.manifest);
+  if ((known.is_public && is_fresh) || (known.granted && is_fresh_in_job))
+    return std::optional(known.named.manifest);
   if (pull != PullPolicy::never) return std::optional<Digest>();
   if (known.origin.public_until > 0) {
     return Error(ErrorKind::refused, "the registry must confirm that it is public")
         .hint("drop --container-pull=never");
   }
-  return Error(ErrorKind::not_found, "not on this node").hint("pull it first, or drop --container-pull=never");
+  return Error(ErrorKind::not_found, "not on this node")
+      .hint("pull it first, or drop --container-pull=never");
 }
 
-Result<std::optional<Digest>> StoredImage::with_answer(Known known, const Digest& answer, Repository& repository,
+Result<std::optional<Digest>> StoredImage::with_answer(Known known, const Digest& answer,
+                                                       Repository& repository,
                                                        const Admit& admit) const {
   const std::optional<Digest> none;
   const Digest manifest = known.named.manifest;
   const std::vector<Digest> indexes = known.named.indexes;
-  if (answer != manifest && std::find(indexes.begin(), indexes.end(), answer) == indexes.end()) return none;
+  if (answer != manifest && std::find(indexes.begin(), indexes.end(), answer) == indexes.end())
+    return none;
   if (repository.access() == Access::anonymous) {
     SPC_TRY(admit(known.record.manifest, indexes));
-    SPC_TRY(unless_read_only(renew(std::move(known), repository.asked_by_others_at().value_or(now()))));
+    SPC_TRY(
+        unless_read_only(renew(std::move(known), repository.asked_by_others_at().value_or(now()))));
     return std::optional(manifest);
   }
   if (!repository.confirm(manifest)) return none;  // fetching it gives the better message
@@ -175,8 +195,9 @@ Result<std::optional<Digest>> StoredImage::with_answer(Known known, const Digest
   return std::optional(manifest);
 }
 
-Result<std::optional<Digest>> StoredImage::without_answer(const Known& known, const Error& why, bool asked_for_itself,
-                                                          const Admit& admit, Log& log) const {
+Result<std::optional<Digest>> StoredImage::without_answer(const Known& known, const Error& why,
+                                                          bool asked_for_itself, const Admit& admit,
+                                                          Log& log) const {
   const std::optional<Digest> none;
   if (why.kind() == ErrorKind::unavailable) {
     if (!known.is_public && !known.granted) return why;
@@ -186,7 +207,8 @@ Result<std::optional<Digest>> StoredImage::without_answer(const Known& known, co
     return std::optional(known.named.manifest);
   }
   // It is gone, or not for everybody any more. Fetching it gives the message.
-  const bool gone = why.kind() == ErrorKind::refused || (why.kind() == ErrorKind::not_found && asked_for_itself);
+  const bool gone =
+      why.kind() == ErrorKind::refused || (why.kind() == ErrorKind::not_found && asked_for_itself);
   if (gone && known.origin.public_until > 0) SPC_TRY(turn_private(known));
   return none;
 }
@@ -197,13 +219,15 @@ NamedImage StoredImage::named(const Digest& manifest, const std::vector<Digest>&
   return image;
 }
 
-/// The registry has confirmed both tag and access to everybody. Files are written only when that matters.
+/// The registry has confirmed both tag and access to everybody. Files are written only when that
+/// matters.
 Result<void> StoredImage::renew(Known known, std::int64_t asked_at) const {
   const Digest manifest = known.named.manifest;
   const bool counts = config_.tag_ttl > 0 || (config_.job_tag_ttl > 0 && wanted_.since);
   const bool is_tag_of_time = counts && !wanted_.digest;
   const bool was_private = known.origin.public_until == 0;
-  if (is_tag_of_time || was_private || is_unnamed()) SPC_TRY(name_it(named(manifest, known.named.indexes)));
+  if (is_tag_of_time || was_private || is_unnamed())
+    SPC_TRY(name_it(named(manifest, known.named.indexes)));
   if (known.origin.public_until - asked_at > config_.public_ttl / 2) return {};
   known.origin.public_until = asked_at + config_.public_ttl;
   known.origins.add(known.origin);
@@ -234,7 +258,8 @@ Result<void> StoredImage::grant(NamedImage image) const {
   return {};
 }
 
-/// What a tag is said to stand for counts for this user alone, for the time when no registry is asked. It gives no right.
+/// What a tag is said to stand for counts for this user alone, for the time when no registry is
+/// asked. It gives no right.
 Result<void> StoredImage::note_tag(NamedImage image) const {
   if (!wanted_.tag) return {};
   image.name = *wanted_.tag;
@@ -246,9 +271,11 @@ Result<void> StoredImage::keep(const ResolvedImage& image, Access access, const 
                                std::optional<std::int64_t> asked_at) const {
   ImageOrigins origins = SPC_TRY(store_.origins(image.digest));
   ImageOrigin origin = wanted_.origin;
-  origin.name = wanted_.tag ? origin.place() + "@" + wanted_.digest->str() : wanted_.name;  // scontainer finds images by it
+  origin.name = wanted_.tag ? origin.place() + "@" + wanted_.digest->str()
+                            : wanted_.name;  // scontainer finds images by it
   const ImageOrigin* known = origins.find(origin.place());
-  if (access == Access::anonymous) origin.public_until = asked_at.value_or(now()) + config_.public_ttl;
+  if (access == Access::anonymous)
+    origin.public_until = asked_at.value_or(now()) + config_.public_ttl;
   if (access == Access::not_known && known != nullptr) origin.public_until = known->public_until;
   origins.add(origin);
 
@@ -258,7 +285,8 @@ Result<void> StoredImage::keep(const ResolvedImage& image, Access access, const 
   record.settings = settings_of(image.config) + checked_facts(brought.facts);
   record.manifest = image.manifest_bytes;
   record.config = image.config_bytes;
-  // Without its origins a record is nobody's; the other way round a public record could be left without a place.
+  // Without its origins a record is nobody's; the other way round a public record could be left
+  // without a place.
   SPC_TRY(store_.write_origins(image.digest, origins));
   SPC_TRY(store_.write_image(image.digest, record));
   SPC_TRY(store_.set_public_until(image.digest, origins.public_until()));

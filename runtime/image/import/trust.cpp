@@ -12,15 +12,20 @@
 namespace spc {
 namespace {
 
-Result<void> check_local(const std::string& file, const std::string& path, const std::string& reference,
-                         std::string_view transports) {
+Result<void> check_local(const std::string& file, const std::string& path,
+                         const std::string& reference, std::string_view transports) {
   const auto policy = SPC_TRY(TrustPolicy::read(file, 0));
   for (const std::string_view transport : split(transports, ',')) {
     const auto found = policy.for_local(std::string(transport), path, reference);
-    const auto admits = [](const TrustRequirement& one) { return one.kind == TrustRequirement::Kind::accept_anything; };
+    const auto admits = [](const TrustRequirement& one) {
+      return one.kind == TrustRequirement::Kind::accept_anything;
+    };
     if (std::all_of(found.requirements->begin(), found.requirements->end(), admits)) continue;
-    return Error(ErrorKind::refused, formatted("this site's signature policy does not admit {} without a signature ({} in {})",
-                                               path.empty() ? "this image" : in_quotes(path), found.scope, in_quotes(file)))
+    return Error(
+               ErrorKind::refused,
+               formatted(
+                   "this site's signature policy does not admit {} without a signature ({} in {})",
+                   path.empty() ? "this image" : in_quotes(path), found.scope, in_quotes(file)))
         .hint("use a signed image of a registry, or ask the administrator");
   }
   return {};

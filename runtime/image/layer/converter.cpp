@@ -14,12 +14,12 @@
 
 #include "base/file.hpp"
 #include "base/format.hpp"
-#include "image/layer/below/receive_layers.hpp"
-#include "image/layer/fit.hpp"
 #include "image/layer/archive/decompress.hpp"
-#include "image/layer/erofs_tables.hpp"
-#include "image/layer/squashfs_tables.hpp"
 #include "image/layer/archive/tar_reader.hpp"
+#include "image/layer/below/receive_layers.hpp"
+#include "image/layer/erofs_tables.hpp"
+#include "image/layer/fit.hpp"
+#include "image/layer/squashfs_tables.hpp"
 
 namespace spc {
 namespace {
@@ -28,8 +28,8 @@ struct FreeDigest {
   void operator()(EVP_MD_CTX* context) const { EVP_MD_CTX_free(context); }
 };
 
-/// Threads wait here until the sandbox is shut. A thread that is only just starting makes system calls which the
-/// sandbox forbids, so the sandbox waits until all have arrived.
+/// Threads wait here until the sandbox is shut. A thread that is only just starting makes system
+/// calls which the sandbox forbids, so the sandbox waits until all have arrived.
 class Gate {
  public:
   enum class State { shut, open, cancelled };
@@ -63,7 +63,8 @@ class Gate {
 
 class LayerConverter::Work {
  public:
-  Work(int input, int output, int below, std::uint64_t data_begin, unsigned workers, const LayerLimits& limits, EVP_MD_CTX* digest)
+  Work(int input, int output, int below, std::uint64_t data_begin, unsigned workers,
+       const LayerLimits& limits, EVP_MD_CTX* digest)
       : input_(input),
         output_(output),
         below_(below),
@@ -133,13 +134,15 @@ class LayerConverter::Work {
     for (;;) {
       auto more = reader.next(entry);
       if (!more) {
-        const std::string after = last.empty() ? "before the first entry" : "after entry " + in_quotes(last);
+        const std::string after =
+            last.empty() ? "before the first entry" : "after entry " + in_quotes(last);
         return std::move(more).error().during(after);
       }
       if (!*more) break;
       if (++layer_.entries > limits_.entries) {
         return Error(ErrorKind::refused,
-                     formatted("the layer has more than {} entries", limits_.entries)).hint("split the layer");
+                     formatted("the layer has more than {} entries", limits_.entries))
+            .hint("split the layer");
       }
       budget_.set_size(reader.position(), queue_.blob_bytes());
       SPC_TRY_DURING("entry " + in_quotes(entry.path), add(reader, entry));
@@ -153,7 +156,8 @@ class LayerConverter::Work {
       return write_erofs_tables(output_, writer_.offset(), limits_.compression, tree_.root());
     }
     const std::uint16_t owners = limits_.format == LayerFormat::owned_squashfs ? 2 : 1;
-    return write_squashfs_tables(output_, writer_.offset(), limits_.compression, owners, tree_.root(), writer_.fragments());
+    return write_squashfs_tables(output_, writer_.offset(), limits_.compression, owners,
+                                 tree_.root(), writer_.fragments());
   }
 
   Result<void> fit_to_layers_below() {
@@ -167,13 +171,17 @@ class LayerConverter::Work {
   /// Drops whiteouts and opaque marks of the merged layers that hide nothing below them.
   Result<void> merge_layers() {
     auto files = SPC_TRY(ask_for_layers_below());
-    if (files.size() < limits_.merges) return Error(ErrorKind::invalid, "there are not enough layers to merge");
+    if (files.size() < limits_.merges)
+      return Error(ErrorKind::invalid, "there are not enough layers to merge");
     const auto bottom = files.end() - static_cast<std::ptrdiff_t>(limits_.merges);
-    std::vector<UniqueFd> merged(std::make_move_iterator(bottom), std::make_move_iterator(files.end()));
+    std::vector<UniqueFd> merged(std::make_move_iterator(bottom),
+                                 std::make_move_iterator(files.end()));
     files.erase(bottom, files.end());
     std::uint64_t bytes = 0;
-    for (const UniqueFd& file : merged) bytes += static_cast<std::uint64_t>(std::max<off_t>(::lseek(file.get(), 0, SEEK_END), 0));
-    budget_.set_size(std::numeric_limits<std::uint64_t>::max() / 2, bytes);  // its blob, of an archive that is not known
+    for (const UniqueFd& file : merged)
+      bytes += static_cast<std::uint64_t>(std::max<off_t>(::lseek(file.get(), 0, SEEK_END), 0));
+    budget_.set_size(std::numeric_limits<std::uint64_t>::max() / 2,
+                     bytes);  // its blob, of an archive that is not known
     auto run = SPC_TRY(below::LayersBelow::open(std::move(merged), budget_));
     layer_.entries = SPC_TRY(below::merge(tree_.root(), run, writer_, limits_.entries, budget_));
     if (!below::depends_on_layers_below(tree_.root())) return {};
@@ -219,7 +227,8 @@ class LayerConverter::Work {
   int output_;
   int below_;
   LayerLimits limits_;
-  ConvertedLayer layer_;  // the hashing thread's part: diff_id and tar_bytes, until it has been joined
+  ConvertedLayer
+      layer_;  // the hashing thread's part: diff_id and tar_bytes, until it has been joined
   std::unique_ptr<EVP_MD_CTX, FreeDigest> digest_;
   PieceQueue queue_;
   Budget budget_;
@@ -234,7 +243,8 @@ LayerConverter::LayerConverter(std::unique_ptr<Work> work) : work_(std::move(wor
 LayerConverter::LayerConverter(LayerConverter&&) noexcept = default;
 LayerConverter::~LayerConverter() = default;
 
-Result<LayerConverter> LayerConverter::create(int input, int output, unsigned workers, const LayerLimits& limits, int below) {
+Result<LayerConverter> LayerConverter::create(int input, int output, unsigned workers,
+                                              const LayerLimits& limits, int below) {
   // No configuration file: it would be opened when the first digest is wanted.
   OPENSSL_init_crypto(OPENSSL_INIT_NO_LOAD_CONFIG, nullptr);
   std::unique_ptr<EVP_MD_CTX, FreeDigest> digest(EVP_MD_CTX_new());
@@ -242,9 +252,12 @@ Result<LayerConverter> LayerConverter::create(int input, int output, unsigned wo
     return Error(ErrorKind::internal, "OpenSSL has no SHA-256");
   }
   const bool is_erofs = limits.format == LayerFormat::erofs;
-  if (is_erofs && limits.compression == LayerCompression::zstd) return Error(ErrorKind::invalid, "erofs layers have no zstd");
-  const std::uint64_t data_begin = is_erofs ? kErofsDataBegin : SPC_TRY(begin_squashfs(output, limits.compression));
-  return LayerConverter(std::make_unique<Work>(input, output, below, data_begin, workers, limits, digest.release()));
+  if (is_erofs && limits.compression == LayerCompression::zstd)
+    return Error(ErrorKind::invalid, "erofs layers have no zstd");
+  const std::uint64_t data_begin =
+      is_erofs ? kErofsDataBegin : SPC_TRY(begin_squashfs(output, limits.compression));
+  return LayerConverter(
+      std::make_unique<Work>(input, output, below, data_begin, workers, limits, digest.release()));
 }
 
 Result<ConvertedLayer> LayerConverter::run() { return work_->run(); }

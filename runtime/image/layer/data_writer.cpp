@@ -1,8 +1,8 @@
 #include "image/layer/data_writer.hpp"
 
 #include <fcntl.h>
-#include <sys/uio.h>
 #include <lz4.h>
+#include <sys/uio.h>
 #include <zstd.h>
 
 #include <algorithm>
@@ -25,12 +25,14 @@ bool all_zero(std::span<const std::byte> bytes) {
   for (const auto byte : head) {
     if (byte != std::byte{0}) return false;
   }
-  return bytes.size() == head.size() || std::memcmp(bytes.data(), bytes.data() + head.size(), bytes.size() - head.size()) == 0;
+  return bytes.size() == head.size() ||
+         std::memcmp(bytes.data(), bytes.data() + head.size(), bytes.size() - head.size()) == 0;
 }
 
 Result<void> write_vector(int fd, std::span<iovec> parts, std::uint64_t offset) {
   while (!parts.empty()) {
-    const ssize_t count = ::pwritev(fd, parts.data(), static_cast<int>(parts.size()), static_cast<off_t>(offset));
+    const ssize_t count =
+        ::pwritev(fd, parts.data(), static_cast<int>(parts.size()), static_cast<off_t>(offset));
     if (count < 0) {
       if (errno == EINTR) continue;
       return Error::from_errno(errno, "write the layer's image");
@@ -54,7 +56,8 @@ Result<void> write_vector(int fd, std::span<iovec> parts, std::uint64_t offset) 
 /// Of one thread. zstd: level 1.
 class DataWriter::Compressor {
  public:
-  Compressor(LayerCompression compression, LayerFormat format) : compression_(compression), format_(format) {
+  Compressor(LayerCompression compression, LayerFormat format)
+      : compression_(compression), format_(format) {
     if (compression == LayerCompression::none) return;
     if (compression == LayerCompression::lz4) {
       state_ = std::make_unique<std::byte[]>(static_cast<std::size_t>(LZ4_sizeofState()));
@@ -74,11 +77,15 @@ class DataWriter::Compressor {
     if (compression_ == LayerCompression::none) return 0;
     if (compression_ == LayerCompression::lz4) {
       const int bytes = static_cast<int>(input.size());
-      const int room = format_ == LayerFormat::erofs ? (bytes - 1) / static_cast<int>(kPageBytes) * static_cast<int>(kPageBytes) : bytes - 1;
-      return static_cast<std::size_t>(LZ4_compress_fast_extState(state_.get(), reinterpret_cast<const char*>(input.data()),
-                                                                 reinterpret_cast<char*>(output), bytes, room, 1));
+      const int room = format_ == LayerFormat::erofs ? (bytes - 1) / static_cast<int>(kPageBytes) *
+                                                           static_cast<int>(kPageBytes)
+                                                     : bytes - 1;
+      return static_cast<std::size_t>(
+          LZ4_compress_fast_extState(state_.get(), reinterpret_cast<const char*>(input.data()),
+                                     reinterpret_cast<char*>(output), bytes, room, 1));
     }
-    const std::size_t size = ZSTD_compress2(context_, output, input.size() - 1, input.data(), input.size());
+    const std::size_t size =
+        ZSTD_compress2(context_, output, input.size() - 1, input.data(), input.size());
     return ZSTD_isError(size) != 0 ? 0 : size;
   }
 
@@ -89,7 +96,8 @@ class DataWriter::Compressor {
   std::unique_ptr<std::byte[]> state_;  // of lz4
 };
 
-DataWriter::DataWriter(int output, std::uint64_t offset, unsigned workers, LayerCompression compression, LayerFormat format)
+DataWriter::DataWriter(int output, std::uint64_t offset, unsigned workers,
+                       LayerCompression compression, LayerFormat format)
     : output_(output),
       compression_(compression),
       format_(format),
@@ -122,7 +130,8 @@ void DataWriter::compress(Slot& slot, Compressor& compressor) {
   if (slot.compressed) {
     slot.result = {slot.output.get(), size};
   } else if (slot.piece) {
-    // A block that waits to be written must not keep a piece: the parser could wait for that piece for ever.
+    // A block that waits to be written must not keep a piece: the parser could wait for that piece
+    // for ever.
     std::memcpy(slot.output.get(), slot.input.data(), slot.input.size());
     slot.result = {slot.output.get(), slot.input.size()};
   } else {
@@ -147,8 +156,9 @@ void DataWriter::work() {
   }
 }
 
-Result<void> DataWriter::submit(std::span<const std::byte> bytes, Buffer* own, const PieceRef* piece,
-                                std::shared_ptr<FileData> file, std::size_t index) {
+Result<void> DataWriter::submit(std::span<const std::byte> bytes, Buffer* own,
+                                const PieceRef* piece, std::shared_ptr<FileData> file,
+                                std::size_t index) {
   if (submitted_ - written_ == kSlots) SPC_TRY(write_done(1));
   Slot& slot = slots_[submitted_ % kSlots];
   if (own != nullptr) std::swap(slot.own, *own);
@@ -191,7 +201,9 @@ Result<void> DataWriter::write_done(std::size_t at_least) {
   for (std::size_t i = 0; i < ready; ++i) {
     Slot& slot = slots_[(written_ + i) % kSlots];
     // erofs: what is compressed ends where its last page does.
-    const iovec padding{const_cast<std::byte*>(zeros.data()), is_erofs() ? (kPageBytes - slot.result.size() % kPageBytes) % kPageBytes : 0};
+    const iovec padding{
+        const_cast<std::byte*>(zeros.data()),
+        is_erofs() ? (kPageBytes - slot.result.size() % kPageBytes) % kPageBytes : 0};
     const iovec content{const_cast<std::byte*>(slot.result.data()), slot.result.size()};
     parts[count++] = slot.compressed ? padding : content;
     parts[count++] = slot.compressed ? content : padding;
@@ -203,12 +215,13 @@ Result<void> DataWriter::write_done(std::size_t at_least) {
   return {};
 }
 
-/// The kernel would keep everything in memory until `import` syncs the file, which then waits for the whole disk time.
+/// The kernel would keep everything in memory until `import` syncs the file, which then waits for
+/// the whole disk time.
 void DataWriter::begin_write_back() {
   if (offset_ - written_back_ < kWriteBackBytes) return;
   // Only begins; whether it succeeds is what the sync will say.
-  (void)::sync_file_range(output_, static_cast<off_t>(written_back_), static_cast<off_t>(offset_ - written_back_),
-                          SYNC_FILE_RANGE_WRITE);
+  (void)::sync_file_range(output_, static_cast<off_t>(written_back_),
+                          static_cast<off_t>(offset_ - written_back_), SYNC_FILE_RANGE_WRITE);
   written_back_ = offset_;
 }
 
@@ -217,7 +230,8 @@ void DataWriter::place(Slot& slot) {
   const std::size_t unit = is_erofs() ? kPageBytes : 1;
   const std::size_t units = (slot.result.size() + unit - 1) / unit;
   const auto size = static_cast<std::uint32_t>(units) | (slot.compressed ? 0 : FileData::kAsIs);
-  for (const PackedInode& packed : slot.inodes) packed.inode->reference = (offset_ + packed.at) / erofs::kSlot;
+  for (const PackedInode& packed : slot.inodes)
+    packed.inode->reference = (offset_ + packed.at) / erofs::kSlot;
   slot.inodes.clear();
   if (slot.file) {
     if (slot.file->start == 0) slot.file->start = offset_;
@@ -231,9 +245,11 @@ void DataWriter::place(Slot& slot) {
 
 /// erofs: the inode of a file that fits into a page with it.
 Result<void> DataWriter::begin_packed(const std::shared_ptr<Inode>& inode, std::uint64_t size) {
-  const std::string head = SPC_TRY(erofs::record_head(*inode, {.layout = erofs::Layout::inlined, .size = size}));
+  const std::string head =
+      SPC_TRY(erofs::record_head(*inode, {.layout = erofs::Layout::inlined, .size = size}));
   std::size_t at = (fragment_size_ + erofs::kSlot - 1) / erofs::kSlot * erofs::kSlot;
-  if (at % kPageBytes + head.size() + size > kPageBytes) at = (at + kPageBytes - 1) / kPageBytes * kPageBytes;
+  if (at % kPageBytes + head.size() + size > kPageBytes)
+    at = (at + kPageBytes - 1) / kPageBytes * kPageBytes;
   if (at + head.size() + size > kBlockBytes) {
     SPC_TRY(flush_fragments());
     at = 0;
@@ -245,7 +261,8 @@ Result<void> DataWriter::begin_packed(const std::shared_ptr<Inode>& inode, std::
   return {};
 }
 
-Result<void> DataWriter::begin(const std::shared_ptr<Inode>& inode, std::uint64_t size, bool sparse) {
+Result<void> DataWriter::begin(const std::shared_ptr<Inode>& inode, std::uint64_t size,
+                               bool sparse) {
   file_ = {inode, &std::get<FileData>(inode->content)};
   file_->size = size;
   partial_size_ = 0;
@@ -307,7 +324,8 @@ Result<void> DataWriter::add_zeros(std::uint64_t count) {
       count -= kBlockBytes;
       continue;
     }
-    const auto step = static_cast<std::size_t>(std::min<std::uint64_t>(count, kBlockBytes - partial_size_));
+    const auto step =
+        static_cast<std::size_t>(std::min<std::uint64_t>(count, kBlockBytes - partial_size_));
     std::memset(partial_.get() + partial_size_, 0, step);
     partial_size_ += step;
     count -= step;
@@ -320,7 +338,8 @@ Result<void> DataWriter::add_zeros(std::uint64_t count) {
 }
 
 Result<void> DataWriter::end() {
-  if (!shares_block_ && partial_size_ > 0) SPC_TRY(add_block({partial_.get(), partial_size_}, nullptr));
+  if (!shares_block_ && partial_size_ > 0)
+    SPC_TRY(add_block({partial_.get(), partial_size_}, nullptr));
   partial_size_ = 0;
   file_.reset();
   return {};
@@ -340,7 +359,8 @@ Result<void> DataWriter::flush_fragments() {
   if (fragment_size_ == 0) return {};
   const auto index = fragments_.size();
   fragments_.emplace_back();
-  return submit({fragment_.get(), std::exchange(fragment_size_, 0)}, &fragment_, nullptr, nullptr, index);
+  return submit({fragment_.get(), std::exchange(fragment_size_, 0)}, &fragment_, nullptr, nullptr,
+                index);
 }
 
 Result<void> DataWriter::finish() {

@@ -20,27 +20,31 @@ inline constexpr std::size_t kBlockBytes = std::size_t{128} << 10;
 
 /// Compresses file data into the blocks of an image and writes them in order, while streaming.
 ///
-/// Replaces libsquashfs's block processor, which copies every byte once more, hashes every block to find
-/// duplicate files and compares each file with all blocks before it, which is quadratic. Here a whole block is compressed
-/// where the inflating thread put it. The last, short block of a file is separate. The result depends only on the input, not on
-/// the number of threads.
+/// Replaces libsquashfs's block processor, which copies every byte once more, hashes every block to
+/// find duplicate files and compares each file with all blocks before it, which is quadratic. Here
+/// a whole block is compressed where the inflating thread put it. The last, short block of a file
+/// is separate. The result depends only on the input, not on the number of threads.
 ///
-/// Small files share blocks. squashfs: those smaller than a block, in fragments. erofs: those that fit into 4 KiB with their inode,
-/// which is written with them, packed into blocks that are not compressed; larger ones take whole multiples of 4 KiB.
+/// Small files share blocks. squashfs: those smaller than a block, in fragments. erofs: those that
+/// fit into 4 KiB with their inode, which is written with them, packed into blocks that are not
+/// compressed; larger ones take whole multiples of 4 KiB.
 class DataWriter {
  public:
-  /// Starts `workers` threads and returns when they are ready; with none, blocks are compressed by the
-  /// caller. `offset`: of the first block.
+  /// Starts `workers` threads and returns when they are ready; with none, blocks are compressed by
+  /// the caller. `offset`: of the first block.
   DataWriter(int output, std::uint64_t offset, unsigned workers, LayerCompression compression,
              LayerFormat format = LayerFormat::squashfs);
   ~DataWriter();
   DataWriter(const DataWriter&) = delete;
   DataWriter& operator=(const DataWriter&) = delete;
 
-  /// Each file is begun, gets exactly `size` bytes of data and zeros, and is ended. Its FileData is complete after finish(), and with
-  /// erofs the reference of an inode that was written. The inode's attributes are known already. `sparse`: most of it may be holes.
+  /// Each file is begun, gets exactly `size` bytes of data and zeros, and is ended. Its FileData is
+  /// complete after finish(), and with erofs the reference of an inode that was written. The
+  /// inode's attributes are known already. `sparse`: most of it may be holes.
   Result<void> begin(const std::shared_ptr<Inode>& inode, std::uint64_t size, bool sparse = false);
-  Result<void> add(std::span<const std::byte> bytes, const PieceRef& piece) { return add_bytes(bytes, &piece); }
+  Result<void> add(std::span<const std::byte> bytes, const PieceRef& piece) {
+    return add_bytes(bytes, &piece);
+  }
   Result<void> add_copy(std::span<const std::byte> bytes) { return add_bytes(bytes, nullptr); }
   Result<void> add_zeros(std::uint64_t count);
   Result<void> end();
@@ -64,7 +68,8 @@ class DataWriter {
   };
   static constexpr std::size_t kSlots = 24;
 
-  /// A block being compressed and written. Slots are a ring: taken, compressed and written in order.
+  /// A block being compressed and written. Slots are a ring: taken, compressed and written in
+  /// order.
   struct Slot {
     std::span<const std::byte> input;
     PieceRef piece;  ///< holds the input, unless it is `own`
@@ -84,8 +89,8 @@ class DataWriter {
   Result<void> add_block(std::span<const std::byte> bytes, const PieceRef* piece);
   Result<void> begin_packed(const std::shared_ptr<Inode>& inode, std::uint64_t size);
   Result<void> flush_fragments();
-  Result<void> submit(std::span<const std::byte> bytes, Buffer* own, const PieceRef* piece, std::shared_ptr<FileData> file,
-                      std::size_t index);
+  Result<void> submit(std::span<const std::byte> bytes, Buffer* own, const PieceRef* piece,
+                      std::shared_ptr<FileData> file, std::size_t index);
   Result<void> write_done(std::size_t at_least);
   void begin_write_back();
   void place(Slot& slot);

@@ -34,17 +34,20 @@ static_assert(sizeof(DiskInode) == kInodeBytes && offsetof(DiskInode, links) == 
 
 std::uint16_t mode_of(const Inode& inode) {
   constexpr std::array<std::uint16_t, 5> kTypes{S_IFDIR, S_IFREG, S_IFLNK, S_IFIFO, S_IFCHR};
-  return static_cast<std::uint16_t>(kTypes[inode.content.index()] | inode.mode);  // the order of the alternatives
+  return static_cast<std::uint16_t>(kTypes[inode.content.index()] |
+                                    inode.mode);  // the order of the alternatives
 }
 
 constexpr std::size_t rounded(std::size_t size) { return (size + 3) / 4 * 4; }
 
 std::size_t entry_bytes(std::string_view name, std::string_view value) {
-  return rounded(4 + name.size() - (name.starts_with(kUser) ? kUser : kTrusted).size() + value.size());
+  return rounded(4 + name.size() - (name.starts_with(kUser) ? kUser : kTrusted).size() +
+                 value.size());
 }
 
 Error too_large(const char* what) {
-  return Error(ErrorKind::refused, what).hint("an EROFS image has no room for it: layer_format = \"squashfs\"");
+  return Error(ErrorKind::refused, what)
+      .hint("an EROFS image has no room for it: layer_format = \"squashfs\"");
 }
 
 template <typename Visitor>
@@ -58,7 +61,9 @@ void for_each_attribute(const Inode& inode, Visitor visit) {
 
 std::size_t attribute_bytes(const Inode& inode) {
   std::size_t bytes = 0;
-  for_each_attribute(inode, [&](std::string_view name, std::string_view value) { bytes += entry_bytes(name, value); });
+  for_each_attribute(inode, [&](std::string_view name, std::string_view value) {
+    bytes += entry_bytes(name, value);
+  });
   return bytes == 0 ? 0 : kAttributesHeader + bytes;
 }
 
@@ -80,20 +85,22 @@ std::size_t head_bytes(const Inode& inode) { return kInodeBytes + attribute_byte
 Result<std::string> record_head(const Inode& inode, const RecordHead& head) {
   const std::size_t attributes = attribute_bytes(inode);
   const std::size_t count = attributes == 0 ? 0 : (attributes - kAttributesHeader) / 4 + 1;
-  if (count > std::numeric_limits<std::uint16_t>::max()) return too_large("more than 262,140 bytes of attributes of one file");
-  const DiskInode disk{.format = static_cast<std::uint16_t>(1U | static_cast<unsigned>(head.layout) << 1U),
-                       .attributes = static_cast<std::uint16_t>(count),
-                       .mode = mode_of(inode),
-                       .unused = 0,
-                       .size = head.size,
-                       .position = head.position,
-                       .number = 0,
-                       .uid = 0,
-                       .gid = 0,
-                       .mtime = inode.mtime,
-                       .nanoseconds = 0,
-                       .links = head.links,
-                       .reserved = {}};
+  if (count > std::numeric_limits<std::uint16_t>::max())
+    return too_large("more than 262,140 bytes of attributes of one file");
+  const DiskInode disk{
+      .format = static_cast<std::uint16_t>(1U | static_cast<unsigned>(head.layout) << 1U),
+      .attributes = static_cast<std::uint16_t>(count),
+      .mode = mode_of(inode),
+      .unused = 0,
+      .size = head.size,
+      .position = head.position,
+      .number = 0,
+      .uid = 0,
+      .gid = 0,
+      .mtime = inode.mtime,
+      .nanoseconds = 0,
+      .links = head.links,
+      .reserved = {}};
   std::string record(sizeof disk, '\0');
   std::memcpy(record.data(), &disk, sizeof disk);
   if (count == 0) return record;

@@ -10,10 +10,12 @@
 
 namespace spc::erofs {
 
-// The form of an image, from Linux's fs/erofs/erofs_fs.h (Documentation/filesystems/erofs.rst). Numbers are little-endian.
+// The form of an image, from Linux's fs/erofs/erofs_fs.h (Documentation/filesystems/erofs.rst).
+// Numbers are little-endian.
 
 inline constexpr std::size_t kBlock = 4096;
-inline constexpr std::size_t kSlot = 32;  ///< inodes begin at multiples; their number is how many are in front of them
+inline constexpr std::size_t kSlot =
+    32;  ///< inodes begin at multiples; their number is how many are in front of them
 inline constexpr std::size_t kInodeBytes = 64;
 inline constexpr std::uint64_t kRootNumber = 40;  ///< of the root, behind the super block
 inline constexpr std::uint32_t kNoBlock = 0xffffffff;
@@ -23,8 +25,9 @@ enum class Layout : std::uint16_t { plain = 0, compressed = 1, inlined = 2, chun
 
 struct RecordHead {
   Layout layout = Layout::plain;
-  std::uint64_t size = 0;      ///< of the content
-  std::uint32_t position = 0;  ///< depends on the layout: the first block, how many blocks, or the size of chunks
+  std::uint64_t size = 0;  ///< of the content
+  std::uint32_t position =
+      0;  ///< depends on the layout: the first block, how many blocks, or the size of chunks
   std::uint32_t links = 1;
 };
 

@@ -11,21 +11,24 @@
 #include <span>
 #include <vector>
 
-#include "image/layer/erofs_record.hpp"
 #include "image/layer/data_writer.hpp"
+#include "image/layer/erofs_record.hpp"
 
 namespace spc {
 namespace erofs {
 namespace {
 
-constexpr std::size_t kEntryBytes = 12;       ///< of a directory, without the name
-constexpr std::size_t kIndexHeader = 16;      ///< in front of the index of a compressed file
-constexpr std::uint32_t kChunkFormat = 5;     ///< kBlockBytes are 2^5 blocks
+constexpr std::size_t kEntryBytes = 12;    ///< of a directory, without the name
+constexpr std::size_t kIndexHeader = 16;   ///< in front of the index of a compressed file
+constexpr std::uint32_t kChunkFormat = 5;  ///< kBlockBytes are 2^5 blocks
 constexpr std::uint64_t kRootRoom = kBlock - kRootNumber * kSlot;
-constexpr std::uint16_t kIsPlain = 0, kIsHead = 1, kIsInside = 2;  ///< of 4 KiB of a compressed file
+constexpr std::uint16_t kIsPlain = 0, kIsHead = 1,
+                        kIsInside = 2;  ///< of 4 KiB of a compressed file
 constexpr std::uint16_t kCountsBlocks = 1U << 11U;
 
-constexpr std::uint64_t round_up(std::uint64_t value, std::uint64_t to) { return (value + to - 1) / to * to; }
+constexpr std::uint64_t round_up(std::uint64_t value, std::uint64_t to) {
+  return (value + to - 1) / to * to;
+}
 
 template <typename Number>
 void append(std::string& to, Number number) {
@@ -65,12 +68,14 @@ class ForwardWriter {
 Layout layout_of(const FileData& file) {
   const auto& units = file.blocks;
   if (std::ranges::any_of(units, [](auto unit) { return unit == 0; })) return Layout::chunks;
-  const bool packed = std::ranges::any_of(units, [](auto unit) { return (unit & FileData::kAsIs) == 0; });
+  const bool packed =
+      std::ranges::any_of(units, [](auto unit) { return (unit & FileData::kAsIs) == 0; });
   return packed ? Layout::compressed : Layout::plain;
 }
 
 std::uint8_t entry_type(const Inode& inode) {
-  constexpr std::array<std::uint8_t, 5> kTypes{2, 1, 7, 5, 3};  // FT_DIR and so on, in the order of the alternatives
+  constexpr std::array<std::uint8_t, 5> kTypes{
+      2, 1, 7, 5, 3};  // FT_DIR and so on, in the order of the alternatives
   return kTypes[inode.content.index()];
 }
 
@@ -98,7 +103,9 @@ class ErofsTables {
   Result<void> emit_index(std::uint64_t place, const FileData& file);
   Result<void> write_super_block();
   static std::uint64_t record_bytes(const Inode& inode);
-  static std::uint64_t room_of(const Inode& inode) { return inode.reference == kRootNumber ? kRootRoom : kBlock; }
+  static std::uint64_t room_of(const Inode& inode) {
+    return inode.reference == kRootNumber ? kRootRoom : kBlock;
+  }
   static std::uint64_t content_bytes(const Inode& inode);
   static std::string listing(const Inode& directory, std::uint64_t parent);
 
@@ -125,7 +132,8 @@ void ErofsTables::count(Inode& directory) {
 
 /// All names of a directory in the order of their bytes, as the kernel looks them up.
 template <typename Visitor>
-void for_each_entry(const Inode& directory, std::uint64_t own, std::uint64_t parent, Visitor visit) {
+void for_each_entry(const Inode& directory, std::uint64_t own, std::uint64_t parent,
+                    Visitor visit) {
   struct Fixed {
     std::string_view name;
     std::uint64_t number;
@@ -133,7 +141,8 @@ void for_each_entry(const Inode& directory, std::uint64_t own, std::uint64_t par
   const std::array<Fixed, 2> fixed{{{".", own}, {"..", parent}}};
   std::size_t next = 0;
   for (const auto& [name, inode] : std::get<Directory>(directory.content)) {
-    for (; next < fixed.size() && fixed[next].name < name; ++next) visit(fixed[next].name, fixed[next].number, std::uint8_t{2});
+    for (; next < fixed.size() && fixed[next].name < name; ++next)
+      visit(fixed[next].name, fixed[next].number, std::uint8_t{2});
     visit(std::string_view(name), inode->reference, entry_type(*inode));
   }
   for (; next < fixed.size(); ++next) visit(fixed[next].name, fixed[next].number, std::uint8_t{2});
@@ -160,19 +169,24 @@ std::uint64_t ErofsTables::record_bytes(const Inode& inode) {
       default: return head;
     }
   }
-  if (!std::holds_alternative<Directory>(inode.content) && !std::holds_alternative<Symlink>(inode.content)) return head;
+  if (!std::holds_alternative<Directory>(inode.content) &&
+      !std::holds_alternative<Symlink>(inode.content))
+    return head;
   const std::uint64_t content = content_bytes(inode);
   return head + content <= room_of(inode) ? head + content : head;
 }
 
 Result<void> ErofsTables::place(Inode& inode) {
   const std::uint64_t size = record_bytes(inode);
-  if (std::holds_alternative<Directory>(inode.content) || std::holds_alternative<Symlink>(inode.content)) {
+  if (std::holds_alternative<Directory>(inode.content) ||
+      std::holds_alternative<Symlink>(inode.content)) {
     if (size == head_bytes(inode)) run_blocks_ += blocks_of(content_bytes(inode));
   }
   if (inode.reference == kRootNumber) {
     if (size <= kRootRoom) return {};
-    return Error(ErrorKind::refused, "the attributes of the layer's root directory take more than 2 KB").hint("store them in a file");
+    return Error(ErrorKind::refused,
+                 "the attributes of the layer's root directory take more than 2 KB")
+        .hint("store them in a file");
   }
   at_ = round_up(at_, kSlot);
   if (at_ % kBlock + size > kBlock) at_ = round_up(at_, kBlock);
@@ -208,14 +222,15 @@ std::string ErofsTables::listing(const Inode& directory, std::uint64_t parent) {
     block.clear();
     used = 0;
   };
-  for_each_entry(directory, directory.reference, parent, [&](std::string_view name, std::uint64_t number, std::uint8_t type) {
-    if (used + kEntryBytes + name.size() > kBlock) {
-      end_block();
-      listing.resize(round_up(listing.size(), kBlock));
-    }
-    block.push_back({name, number, type});
-    used += kEntryBytes + name.size();
-  });
+  for_each_entry(directory, directory.reference, parent,
+                 [&](std::string_view name, std::uint64_t number, std::uint8_t type) {
+                   if (used + kEntryBytes + name.size() > kBlock) {
+                     end_block();
+                     listing.resize(round_up(listing.size(), kBlock));
+                   }
+                   block.push_back({name, number, type});
+                   used += kEntryBytes + name.size();
+                 });
   end_block();
   return listing;
 }
@@ -225,12 +240,14 @@ Result<void> ErofsTables::emit_content(const Inode& inode, const std::string& co
   std::uint32_t links = inode.links;
   if (const auto* entries = std::get_if<Directory>(&inode.content)) {
     links = 2;
-    for (const auto& [name, child] : *entries) links += std::holds_alternative<Directory>(child->content) ? 1 : 0;
+    for (const auto& [name, child] : *entries)
+      links += std::holds_alternative<Directory>(child->content) ? 1 : 0;
   }
-  std::string record = SPC_TRY(record_head(inode, {.layout = fits ? Layout::inlined : Layout::plain,
-                                                   .size = content.size(),
-                                                   .position = fits ? 0 : static_cast<std::uint32_t>(next_run_),
-                                                   .links = links}));
+  std::string record =
+      SPC_TRY(record_head(inode, {.layout = fits ? Layout::inlined : Layout::plain,
+                                  .size = content.size(),
+                                  .position = fits ? 0 : static_cast<std::uint32_t>(next_run_),
+                                  .links = links}));
   if (fits) {
     record += content;
   } else {
@@ -260,7 +277,8 @@ Result<void> ErofsTables::emit_index(std::uint64_t place, const FileData& file) 
     } else {
       const auto whole = static_cast<std::uint32_t>(size / kBlock);
       entry(kIsHead, 0, block);
-      for (std::uint32_t i = 1; i < whole; ++i) entry(kIsInside, 0, (i == 1 ? kCountsBlocks | stored : i) | (whole - i) << 16U);
+      for (std::uint32_t i = 1; i < whole; ++i)
+        entry(kIsInside, 0, (i == 1 ? kCountsBlocks | stored : i) | (whole - i) << 16U);
       if (size % kBlock != 0) entry(kIsPlain, size % kBlock, 0);  // ends there
     }
     block += stored;
@@ -274,7 +292,10 @@ Result<void> ErofsTables::emit_index(std::uint64_t place, const FileData& file) 
 
 Result<void> ErofsTables::emit_file(const Inode& inode, const FileData& file) {
   const Layout layout = layout_of(file);
-  RecordHead head{.layout = layout, .size = file.size, .position = static_cast<std::uint32_t>(file.start / kBlock), .links = inode.links};
+  RecordHead head{.layout = layout,
+                  .size = file.size,
+                  .position = static_cast<std::uint32_t>(file.start / kBlock),
+                  .links = inode.links};
   if (layout == Layout::chunks) head.position = kChunkFormat;
   if (layout == Layout::compressed) {
     head.position = 0;
@@ -299,10 +320,13 @@ Result<void> ErofsTables::emit_file(const Inode& inode, const FileData& file) {
 }
 
 Result<void> ErofsTables::emit(Inode& inode, std::uint64_t parent) {
-  if (std::holds_alternative<Directory>(inode.content)) return emit_content(inode, listing(inode, parent));
-  if (const auto* link = std::get_if<Symlink>(&inode.content)) return emit_content(inode, link->target);
+  if (std::holds_alternative<Directory>(inode.content))
+    return emit_content(inode, listing(inode, parent));
+  if (const auto* link = std::get_if<Symlink>(&inode.content))
+    return emit_content(inode, link->target);
   if (const auto* file = std::get_if<FileData>(&inode.content)) return emit_file(inode, *file);
-  return records_->write(inode.reference * kSlot, SPC_TRY(record_head(inode, {.links = inode.links})));
+  return records_->write(inode.reference * kSlot,
+                         SPC_TRY(record_head(inode, {.links = inode.links})));
 }
 
 /// In the order of place_inside(), which is that of the positions.
@@ -312,7 +336,8 @@ Result<void> ErofsTables::emit_inside(Inode& directory) {
     if (place >= records_->position()) {
       SPC_TRY(emit(*inode, directory.reference));
     } else if (place < data_end_ && inode->links > 1) {
-      SPC_TRY(write_links(output_, inode->reference, inode->links));  // of a small file, which has been written
+      SPC_TRY(write_links(output_, inode->reference,
+                          inode->links));  // of a small file, which has been written
     }
   }
   for (auto& [name, inode] : std::get<Directory>(directory.content)) {
@@ -338,7 +363,8 @@ Result<void> ErofsTables::write(Inode& root) {
   SPC_TRY(emit_inside(root));
   SPC_TRY(records.flush());
   SPC_TRY(runs.flush());
-  if (::ftruncate(output_, static_cast<off_t>(size_)) != 0) return Error::from_errno(errno, "write the layer's image");
+  if (::ftruncate(output_, static_cast<off_t>(size_)) != 0)
+    return Error::from_errno(errno, "write the layer's image");
   return write_super_block();
 }
 
@@ -355,7 +381,8 @@ std::uint32_t checksum(std::string_view bytes) {
 Result<void> ErofsTables::write_super_block() {
   constexpr std::size_t kSuperOffset = 1024;
   struct Super {
-    std::uint32_t magic = 0xe0f5e1e2, checksum = 0, compatible = 3;  // has a checksum; dates are of content
+    std::uint32_t magic = 0xe0f5e1e2, checksum = 0,
+                  compatible = 3;  // has a checksum; dates are of content
     std::uint8_t block_bits = 12, slots = 0;
     std::uint16_t root = kRootNumber;
     std::uint64_t inodes = 0, date = 0;
@@ -390,7 +417,8 @@ Result<void> ErofsTables::write_super_block() {
 }  // namespace
 }  // namespace erofs
 
-Result<void> write_erofs_tables(int output, std::uint64_t data_end, LayerCompression compression, Inode& root) {
+Result<void> write_erofs_tables(int output, std::uint64_t data_end, LayerCompression compression,
+                                Inode& root) {
   return erofs::ErofsTables(output, data_end, compression).write(root);
 }
 

@@ -11,7 +11,9 @@
 namespace spc::below {
 namespace {
 
-bool is_whiteout_here(const Inode& inode) { return std::holds_alternative<Whiteout>(inode.content); }
+bool is_whiteout_here(const Inode& inode) {
+  return std::holds_alternative<Whiteout>(inode.content);
+}
 
 /// `hidden`: a directory above it is opaque, so nothing below counts.
 bool depends(Inode& directory, bool hidden) {
@@ -39,7 +41,8 @@ bool depends(Inode& directory, bool hidden) {
 /// The copies of files below; two hard links to one file are links of one copy.
 class Copies {
  public:
-  Copies(LayersBelow& layers, DataWriter& writer, Budget& budget) : layers_(layers), writer_(writer), budget_(budget) {}
+  Copies(LayersBelow& layers, DataWriter& writer, Budget& budget)
+      : layers_(layers), writer_(writer), budget_(budget) {}
 
   Result<std::shared_ptr<Inode>> of(const Node& node) {
     auto& copy = made_[{node.parts.front().layer, node.top().reference}];
@@ -127,8 +130,9 @@ class LinksBelow {
     if (!copy) {
       const auto found = SPC_TRY(find_below(root_, target, layers_, budget_));
       if (!found || found->is(S_IFDIR)) {
-        return Error(ErrorKind::refused, formatted("it is a hard link to {}, which is {}", in_quotes(target),
-                                                   found ? "a directory" : "not in the image"));
+        return Error(ErrorKind::refused,
+                     formatted("it is a hard link to {}, which is {}", in_quotes(target),
+                               found ? "a directory" : "not in the image"));
       }
       copy = SPC_TRY(copies_.of(*found));
     }
@@ -156,7 +160,8 @@ class Inheriting {
       if (inode.implied && there) SPC_TRY(take_attributes(inode, *there, layers_, budget_));
       SPC_TRY(inherit(inode, there));
       // Nothing but whiteouts has implied it.
-      if (inode.implied && !there && std::get<Directory>(inode.content).empty()) entries.erase(entry);
+      if (inode.implied && !there && std::get<Directory>(inode.content).empty())
+        entries.erase(entry);
     }
     return {};
   }
@@ -186,7 +191,8 @@ class Inheriting {
       }
       if (there && !there->is(S_IFDIR)) there.reset();
       if (is_directory) {
-        auto memory = SPC_TRY(budget_.lend(sizeof(Inside) + (there ? there->parts.size() * sizeof(Node::Part) : 0)));
+        auto memory = SPC_TRY(
+            budget_.lend(sizeof(Inside) + (there ? there->parts.size() * sizeof(Node::Part) : 0)));
         inside.push_back({entry, std::move(there), std::move(memory)});
       }
       ++entry;
@@ -210,7 +216,8 @@ class Merging {
     const auto listing = SPC_TRY(run_.list(node));
     for (const auto& [name, type] : listing.types_and_whiteouts()) {
       if (++entries_ > most_entries_) {
-        return Error(ErrorKind::refused, formatted("the layers have more than {} entries", most_entries_));
+        return Error(ErrorKind::refused,
+                     formatted("the layers have more than {} entries", most_entries_));
       }
       SPC_TRY(budget_.keep(kEntryBytes + name.size()));
       const auto shown = SPC_TRY(listing.find(name));
@@ -263,7 +270,8 @@ Result<void> fit(Inode& root, LayersBelow& layers, DataWriter& writer, Budget& b
   return hides_all ? hide(SPC_TRY(layers.list(*below)), root, budget) : Result<void>();
 }
 
-Result<std::uint64_t> merge(Inode& root, LayersBelow& run, DataWriter& writer, std::uint64_t most_entries, Budget& budget) {
+Result<std::uint64_t> merge(Inode& root, LayersBelow& run, DataWriter& writer,
+                            std::uint64_t most_entries, Budget& budget) {
   Merging merging(run, writer, most_entries, budget);
   const auto shown = SPC_TRY(run.root());
   if (shown) SPC_TRY(merging.fill(root, *shown));

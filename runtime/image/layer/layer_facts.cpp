@@ -30,10 +30,13 @@ class LayeredFiles final : public SeenFiles {
     limit = static_cast<std::size_t>(std::min<std::uint64_t>(limit, (*file)->top().size));
     std::string text;
     while (text.size() < limit) {
-      const auto pieces = layers_.read(**file, text.size(), std::min(limit - text.size(), kReadAtOnce));
+      const auto pieces =
+          layers_.read(**file, text.size(), std::min(limit - text.size(), kReadAtOnce));
       const std::size_t before = text.size();
       for (const fuse::Piece& piece : pieces ? *pieces : std::vector<fuse::Piece>()) {
-        const char* const bytes = piece.block ? reinterpret_cast<const char*>(piece.block->bytes.get()) + piece.offset : nullptr;
+        const char* const bytes =
+            piece.block ? reinterpret_cast<const char*>(piece.block->bytes.get()) + piece.offset
+                        : nullptr;
         bytes == nullptr ? text.append(piece.size, '\0') : text.append(bytes, piece.size);
       }
       if (text.size() == before) return {};
@@ -44,10 +47,12 @@ class LayeredFiles final : public SeenFiles {
  private:
   Result<void> walk(const below::Node& directory, const std::string& path, int depth,
                     const std::function<void(const std::string&, bool)>& visit) {
-    if (depth > kDeepest) return Error(ErrorKind::corrupt, "the image's directories are nested too deeply");
+    if (depth > kDeepest)
+      return Error(ErrorKind::corrupt, "the image's directories are nested too deeply");
     const auto listing = SPC_TRY(layers_.list(directory));
     for (const auto& [name, type] : listing.types()) {
-      if (++entries_ > kMostEntries) return Error(ErrorKind::refused, "the image has too many files");
+      if (++entries_ > kMostEntries)
+        return Error(ErrorKind::refused, "the image has too many files");
       const std::string here = path + std::string(name);
       visit(here, S_ISDIR(type));
       if (!S_ISDIR(type) || holds_no_facts(name)) continue;

@@ -8,7 +8,8 @@
 
 namespace spc {
 
-/// The fact sheet of an image of these layers, the bottom layer first, as records (image/facts/facts.hpp).
+/// The fact sheet of an image of these layers, the bottom layer first, as records
+/// (image/facts/facts.hpp).
 Result<std::string> facts_of_layers(std::vector<UniqueFd> layers);
 
 }  // namespace spc

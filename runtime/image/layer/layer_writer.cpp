@@ -1,6 +1,7 @@
-// `layer-writer "MAX_TAR_BYTES MAX_IMAGE_BYTES MAX_ENTRIES WORKERS COMPRESSION FORMAT MERGES PROCESSORS"`: converts or merges layers in a sandbox; the agent,
-// `save` or `scontainer` starts it with the descriptors of protocol/layer.hpp.
-// `layer-writer copy`: copies a converted layer, `layer-writer facts`: writes what the files of an image reveal, in the same sandbox.
+// `layer-writer "MAX_TAR_BYTES MAX_IMAGE_BYTES MAX_ENTRIES WORKERS COMPRESSION FORMAT MERGES
+// PROCESSORS"`: converts or merges layers in a sandbox; the agent, `save` or `scontainer` starts it
+// with the descriptors of protocol/layer.hpp. `layer-writer copy`: copies a converted layer,
+// `layer-writer facts`: writes what the files of an image reveal, in the same sandbox.
 
 #include <malloc.h>
 #include <sys/prctl.h>
@@ -26,13 +27,15 @@ namespace spc {
 namespace {
 
 constexpr unsigned kMostWorkers = 16;  // more blocks are not on their way at a time
-constexpr std::uint64_t kMemory = std::uint64_t{3} << 30;  ///< Budget's 1.25 GiB, and the tables made of them
+constexpr std::uint64_t kMemory = std::uint64_t{3}
+                                  << 30;  ///< Budget's 1.25 GiB, and the tables made of them
 constexpr std::uint64_t kFactsMemory = std::uint64_t{1} << 30, kFactsSeconds = 60;
 
 /// A slow processor takes a second for 64 MiB, all threads together.
 std::uint64_t cpu_seconds(const LayerLimits& limits) { return 600 + (limits.tar_bytes >> 26U); }
 
-/// One thread inflates as fast as two to three compress. More threads cost no more CPU time, only a few hundred KiB each.
+/// One thread inflates as fast as two to three compress. More threads cost no more CPU time, only a
+/// few hundred KiB each.
 unsigned worker_count(unsigned wanted) {
   return wanted != 0 ? std::min(wanted, kMostWorkers) : std::clamp(usable_processors(), 2U, 4U);
 }
@@ -40,15 +43,18 @@ unsigned worker_count(unsigned wanted) {
 Result<ConvertedLayer> convert(const LayerLimits& limits) {
   struct stat status {};
   const bool has_below = ::fstat(kLayerBelow, &status) == 0 && S_ISSOCK(status.st_mode);
-  auto converter = SPC_TRY(LayerConverter::create(kLayerInput, kLayerOutput, worker_count(limits.workers), limits,
-                                                  has_below ? kLayerBelow : -1));
-  SPC_TRY_DURING("entering the sandbox", enter_layer_sandbox(limits.image_bytes, kMemory, cpu_seconds(limits)));
+  auto converter =
+      SPC_TRY(LayerConverter::create(kLayerInput, kLayerOutput, worker_count(limits.workers),
+                                     limits, has_below ? kLayerBelow : -1));
+  SPC_TRY_DURING("entering the sandbox",
+                 enter_layer_sandbox(limits.image_bytes, kMemory, cpu_seconds(limits)));
   // From here on the bytes of the layer are read.
   return converter.run();
 }
 
 Result<ConvertedLayer> copy() {
-  SPC_TRY_DURING("entering the sandbox", enter_layer_sandbox(LayerLimits{}.image_bytes, kFactsMemory, cpu_seconds({})));
+  SPC_TRY_DURING("entering the sandbox",
+                 enter_layer_sandbox(LayerLimits{}.image_bytes, kFactsMemory, cpu_seconds({})));
   std::array<char, 64 << 10> some;
   for (ssize_t got; (got = ::read(kLayerInput, some.data(), some.size())) != 0;) {
     if (got < 0) return Error::from_errno(errno, "read the layer");
@@ -80,7 +86,8 @@ Result<ConvertedLayer> guarded(const char* order) {
   try {
     if (is_for(kLayerCopy, order)) return copy();
     std::array<std::uint64_t, 8> numbers{};
-    for (char* next = const_cast<char*>(order); std::uint64_t& number : numbers) number = std::strtoull(next, &next, 10);
+    for (char* next = const_cast<char*>(order); std::uint64_t & number : numbers)
+      number = std::strtoull(next, &next, 10);
     use_processors(static_cast<unsigned>(numbers[7]));
     return convert({.tar_bytes = numbers[0],
                     .image_bytes = numbers[1],
@@ -90,7 +97,8 @@ Result<ConvertedLayer> guarded(const char* order) {
                     .format = static_cast<LayerFormat>(numbers[5]),
                     .merges = static_cast<std::uint32_t>(numbers[6])});
   } catch (const std::bad_alloc&) {
-    return Error(ErrorKind::no_space, formatted("out of memory, or it needs more than {} MiB", kMemory >> 20U))
+    return Error(ErrorKind::no_space,
+                 formatted("out of memory, or it needs more than {} MiB", kMemory >> 20U))
         .hint("increase --mem, or split the layer");
   } catch (const std::exception& e) {
     return Error(ErrorKind::internal, e.what());
@@ -127,5 +135,7 @@ int main(int argc, char** argv) {
   }
   const spc::LayerReport report = spc::report_of(spc::guarded(argv[1]));
   const auto sent = spc::write_all(spc::kLayerReport, std::as_bytes(std::span(&report, 1)));
-  ::_exit(sent && !report.error.is_set() ? 0 : 1);  // nothing is left to run: exit handlers need calls the sandbox forbids
+  ::_exit(sent && !report.error.is_set()
+              ? 0
+              : 1);  // nothing is left to run: exit handlers need calls the sandbox forbids
 }

@@ -36,8 +36,8 @@ struct Free {
 };
 using OwnedInode = std::unique_ptr<sqfs_inode_generic_t, Free>;
 
-/// libsquashfs' view of the descriptor we were given: after the sandbox nothing can be opened. Keeps the first errno,
-/// which the library would lose.
+/// libsquashfs' view of the descriptor we were given: after the sandbox nothing can be opened.
+/// Keeps the first errno, which the library would lose.
 struct OutputFile {
   sqfs_file_t functions{};
   int fd = -1;
@@ -47,15 +47,19 @@ struct OutputFile {
   OutputFile(int output, std::uint64_t begin) : fd(output), size(begin) {
     functions.base.destroy = [](sqfs_object_t*) {};
     functions.read_at = [](sqfs_file_t* file, sqfs_u64 offset, void* buffer, size_t count) {
-      return of(file).transfer(static_cast<char*>(buffer), offset, count, [](auto... a) { return ::pread(a...); });
+      return of(file).transfer(static_cast<char*>(buffer), offset, count,
+                               [](auto... a) { return ::pread(a...); });
     };
     functions.write_at = [](sqfs_file_t* file, sqfs_u64 offset, const void* buffer, size_t count) {
       OutputFile& self = of(file);
-      const int rc = self.transfer(static_cast<const char*>(buffer), offset, count, [](auto... a) { return ::pwrite(a...); });
+      const int rc = self.transfer(static_cast<const char*>(buffer), offset, count,
+                                   [](auto... a) { return ::pwrite(a...); });
       if (rc == 0) self.size = std::max<std::uint64_t>(self.size, offset + count);
       return rc;
     };
-    functions.get_size = [](const sqfs_file_t* file) -> sqfs_u64 { return reinterpret_cast<const OutputFile*>(file)->size; };
+    functions.get_size = [](const sqfs_file_t* file) -> sqfs_u64 {
+      return reinterpret_cast<const OutputFile*>(file)->size;
+    };
     functions.truncate = [](sqfs_file_t* file, sqfs_u64 wanted) {
       OutputFile& self = of(file);
       if (::ftruncate(self.fd, static_cast<off_t>(wanted)) != 0) return self.failed(errno);
@@ -94,15 +98,17 @@ SQFS_COMPRESSOR number_of(LayerCompression compression) {
 }
 
 /// libsquashfs's own keeps a block that lz4 makes longer.
-sqfs_s32 pack_with_lz4(sqfs_compressor_t*, const sqfs_u8* block, sqfs_u32 size, sqfs_u8* into, sqfs_u32 room) {
-  return LZ4_compress_default(reinterpret_cast<const char*>(block), reinterpret_cast<char*>(into), static_cast<int>(size),
-                              static_cast<int>(std::min(room, size - 1)));
+sqfs_s32 pack_with_lz4(sqfs_compressor_t*, const sqfs_u8* block, sqfs_u32 size, sqfs_u8* into,
+                       sqfs_u32 room) {
+  return LZ4_compress_default(reinterpret_cast<const char*>(block), reinterpret_cast<char*>(into),
+                              static_cast<int>(size), static_cast<int>(std::min(room, size - 1)));
 }
 
 Owned<sqfs_compressor_t> make_compressor(LayerCompression compression) {
   sqfs_compressor_config_t config{};
   sqfs_compressor_t* compressor = nullptr;
-  if (sqfs_compressor_config_init(&config, number_of(compression), kBlockBytes, 0) != 0) return nullptr;
+  if (sqfs_compressor_config_init(&config, number_of(compression), kBlockBytes, 0) != 0)
+    return nullptr;
   if (compression == LayerCompression::zstd) config.level = 1;
   if (sqfs_compressor_create(&config, &compressor) != 0) return nullptr;
   if (compression != LayerCompression::zstd) compressor->do_block = pack_with_lz4;
@@ -111,13 +117,15 @@ Owned<sqfs_compressor_t> make_compressor(LayerCompression compression) {
 
 class TableWriter {
  public:
-  TableWriter(int output, std::uint64_t data_end, LayerCompression compression, std::uint16_t owners)
+  TableWriter(int output, std::uint64_t data_end, LayerCompression compression,
+              std::uint16_t owners)
       : file_(output, data_end),
         compression_(compression),
         owners_(owners),
         compressor_(make_compressor(compression)),
         inodes_(sqfs_meta_writer_create(file(), compressor_.get(), 0)),
-        listings_(sqfs_meta_writer_create(file(), compressor_.get(), SQFS_META_WRITER_KEEP_IN_MEMORY)),
+        listings_(
+            sqfs_meta_writer_create(file(), compressor_.get(), SQFS_META_WRITER_KEEP_IN_MEMORY)),
         directories_(sqfs_dir_writer_create(listings_.get(), 0)),
         xattrs_(sqfs_xattr_writer_create(0)) {}
 
@@ -153,11 +161,13 @@ Result<void> TableWriter::check(int rc, const char* what) {
   return Error(ErrorKind::internal, formatted("{}: libsquashfs error {}", what, -rc));
 }
 
-/// Entries of a directory get numbers next to each other, which keeps its listing short; counts links on the way.
+/// Entries of a directory get numbers next to each other, which keeps its listing short; counts
+/// links on the way.
 Result<void> TableWriter::number(Inode& directory, unsigned depth) {
   for (auto& [name, inode] : std::get<Directory>(directory.content)) {
     if (inode->links++ == 0) {
-      if (count_ == std::numeric_limits<std::uint32_t>::max()) return Error(ErrorKind::no_space, "too many files");
+      if (count_ == std::numeric_limits<std::uint32_t>::max())
+        return Error(ErrorKind::no_space, "too many files");
       inode->number = ++count_;
     }
   }
@@ -172,10 +182,12 @@ Result<std::uint32_t> TableWriter::xattr_index(const Inode& inode) {
   if (!inode.xattrs && !inode.opaque) return index;
   SPC_TRY(check(sqfs_xattr_writer_begin(xattrs_.get(), 0), "attributes"));
   const auto add = [&](const char* name, std::string_view value) {
-    return check(sqfs_xattr_writer_add(xattrs_.get(), name, value.data(), value.size()), "attributes");
+    return check(sqfs_xattr_writer_add(xattrs_.get(), name, value.data(), value.size()),
+                 "attributes");
   };
   if (inode.opaque) {
-    // The kernel reads the first when root mounts the overlay, the second with the option userxattr.
+    // The kernel reads the first when root mounts the overlay, the second with the option
+    // userxattr.
     SPC_TRY(add("trusted.overlay.opaque", "y"));
     SPC_TRY(add("user.overlay.opaque", "y"));
   }
@@ -186,7 +198,8 @@ Result<std::uint32_t> TableWriter::xattr_index(const Inode& inode) {
   return index;
 }
 
-Result<void> TableWriter::write_generic(Inode& inode, sqfs_inode_generic_t& generic, std::uint16_t type) {
+Result<void> TableWriter::write_generic(Inode& inode, sqfs_inode_generic_t& generic,
+                                        std::uint16_t type) {
   generic.base.mode = static_cast<sqfs_u16>(type | inode.mode);
   generic.base.mod_time = inode.mtime;
   generic.base.inode_number = inode.number;
@@ -207,8 +220,8 @@ std::uint16_t type_of(const Inode& inode) {
 Result<void> TableWriter::write_inode(Inode& inode) {
   const auto* file = std::get_if<FileData>(&inode.content);
   const auto* link = std::get_if<Symlink>(&inode.content);
-  const std::size_t extra =
-      file != nullptr ? file->blocks.size() * sizeof(std::uint32_t) : (link != nullptr ? link->target.size() : 0);
+  const std::size_t extra = file != nullptr ? file->blocks.size() * sizeof(std::uint32_t)
+                                            : (link != nullptr ? link->target.size() : 0);
   scratch_.assign(sizeof(sqfs_inode_generic_t) + extra, std::byte{0});
   auto& generic = *reinterpret_cast<sqfs_inode_generic_t*>(scratch_.data());
   generic.payload_bytes_available = generic.payload_bytes_used = static_cast<sqfs_u32>(extra);
@@ -227,8 +240,8 @@ Result<void> TableWriter::write_inode(Inode& inode) {
             .fragment_offset = file->fragment_offset,
             .xattr_idx = xattr};
     // Back to the short form where it says everything.
-    const bool is_short =
-        inode.links == 1 && xattr == 0xffffffff && file->holes == 0 && file->start <= 0xffffffff && file->size <= 0xffffffff;
+    const bool is_short = inode.links == 1 && xattr == 0xffffffff && file->holes == 0 &&
+                          file->start <= 0xffffffff && file->size <= 0xffffffff;
     if (is_short) SPC_TRY(check(sqfs_inode_make_basic(&generic), "inodes"));
   } else {
     if (link != nullptr) {
@@ -259,18 +272,21 @@ Result<void> TableWriter::write_directory(Inode& inode, std::uint32_t parent) {
   }
   SPC_TRY(check(sqfs_dir_writer_begin(directories_.get(), 0), "directories"));
   for (auto& [name, child] : entries) {
-    SPC_TRY(check(sqfs_dir_writer_add_entry(directories_.get(), name.c_str(), child->number, child->reference,
-                                            static_cast<sqfs_u16>(type_of(*child) | child->mode)),
-                  "directories"));
+    SPC_TRY(check(
+        sqfs_dir_writer_add_entry(directories_.get(), name.c_str(), child->number, child->reference,
+                                  static_cast<sqfs_u16>(type_of(*child) | child->mode)),
+        "directories"));
   }
   SPC_TRY(check(sqfs_dir_writer_end(directories_.get()), "directories"));
   const std::uint32_t xattr = SPC_TRY(xattr_index(inode));
   const OwnedInode generic(sqfs_dir_writer_create_inode(directories_.get(), 0, xattr, parent));
   if (!generic) return Error::from_errno(ENOMEM, "directories");
-  // From 256 entries on libsquashfs 1.3 takes the long form, with an index; 1.2 takes it only where it must, and so does the
-  // layer, which layer-verifier wants to have one possible form.
-  if (generic->base.type == SQFS_INODE_EXT_DIR) SPC_TRY(check(sqfs_inode_make_basic(generic.get()), "directories"));
-  (generic->base.type == SQFS_INODE_DIR ? generic->data.dir.nlink : generic->data.dir_ext.nlink) = 2 + subdirectories;
+  // From 256 entries on libsquashfs 1.3 takes the long form, with an index; 1.2 takes it only where
+  // it must, and so does the layer, which layer-verifier wants to have one possible form.
+  if (generic->base.type == SQFS_INODE_EXT_DIR)
+    SPC_TRY(check(sqfs_inode_make_basic(generic.get()), "directories"));
+  (generic->base.type == SQFS_INODE_DIR ? generic->data.dir.nlink : generic->data.dir_ext.nlink) =
+      2 + subdirectories;
   return write_generic(inode, *generic, S_IFDIR);
 }
 
@@ -281,30 +297,37 @@ Result<void> TableWriter::write(Inode& root, const std::vector<DataWriter::Fragm
   }
   sqfs_super_t super{};
   SPC_TRY(check(sqfs_super_init(&super, kBlockBytes, 0, number_of(compression_)), "super block"));
-  super.flags = static_cast<sqfs_u16>(super.flags | SQFS_FLAG_COMPRESSOR_OPTIONS | SQFS_FLAG_NO_DUPLICATES);
+  super.flags =
+      static_cast<sqfs_u16>(super.flags | SQFS_FLAG_COMPRESSOR_OPTIONS | SQFS_FLAG_NO_DUPLICATES);
   for (const auto& fragment : fragments) {
-    SPC_TRY(check(sqfs_frag_table_append(table.get(), fragment.start, fragment.stored_size, nullptr), "fragments"));
+    SPC_TRY(
+        check(sqfs_frag_table_append(table.get(), fragment.start, fragment.stored_size, nullptr),
+              "fragments"));
   }
 
   SPC_TRY(number(root, 0));
   root.number = ++count_;
   super.inode_count = count_;
   super.inode_table_start = file_.size;
-  SPC_TRY(write_directory(root, count_ + 1));  // what the kernel expects of a root: a parent that does not exist
+  SPC_TRY(write_directory(
+      root, count_ + 1));  // what the kernel expects of a root: a parent that does not exist
   super.root_inode_ref = root.reference;
   SPC_TRY(check(sqfs_meta_writer_flush(inodes_.get()), "inodes"));
   super.directory_table_start = file_.size;
   SPC_TRY(check(sqfs_meta_writer_flush(listings_.get()), "directories"));
   SPC_TRY(check(sqfs_meta_write_write_to_file(listings_.get()), "directories"));
-  SPC_TRY(check(sqfs_frag_table_write(table.get(), file(), &super, compressor_.get()), "fragments"));
+  SPC_TRY(
+      check(sqfs_frag_table_write(table.get(), file(), &super, compressor_.get()), "fragments"));
   SPC_TRY(write_owners(super));
-  SPC_TRY(check(sqfs_xattr_writer_flush(xattrs_.get(), file(), &super, compressor_.get()), "attributes"));
+  SPC_TRY(check(sqfs_xattr_writer_flush(xattrs_.get(), file(), &super, compressor_.get()),
+                "attributes"));
   super.bytes_used = file_.size;
   SPC_TRY(check(sqfs_super_write(&super, file()), "super block"));
   return pad();
 }
 
-/// One block that is not compressed, and its place behind it. libsquashfs's list would have the number 0 once.
+/// One block that is not compressed, and its place behind it. libsquashfs's list would have the
+/// number 0 once.
 Result<void> TableWriter::write_owners(sqfs_super_t& super) {
   constexpr std::uint16_t kNotCompressed = 0x8000;
   const std::uint64_t place = file_.size;
@@ -331,7 +354,8 @@ Result<void> TableWriter::pad() {
 
 Result<std::uint64_t> begin_squashfs(int output, LayerCompression compression) {
   const auto compressor = make_compressor(compression);
-  if (!compressor) return Error(ErrorKind::internal, "libsquashfs was built without the compression of layers");
+  if (!compressor)
+    return Error(ErrorKind::internal, "libsquashfs was built without the compression of layers");
   OutputFile file(output, 0);
   const sqfs_super_t nothing{};
   if (file.functions.write_at(&file.functions, 0, &nothing, sizeof nothing) != 0 ||
@@ -341,7 +365,8 @@ Result<std::uint64_t> begin_squashfs(int output, LayerCompression compression) {
   return file.size;
 }
 
-Result<void> write_squashfs_tables(int output, std::uint64_t data_end, LayerCompression compression, std::uint16_t owners, Inode& root,
+Result<void> write_squashfs_tables(int output, std::uint64_t data_end, LayerCompression compression,
+                                   std::uint16_t owners, Inode& root,
                                    const std::vector<DataWriter::Fragment>& fragments) {
   return TableWriter(output, data_end, compression, owners).write(root, fragments);
 }

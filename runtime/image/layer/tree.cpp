@@ -66,8 +66,8 @@ std::shared_ptr<Inode> new_directory() {
 }
 
 bool is_kept(const Xattr& xattr) {
-  return xattr.name.starts_with("user.") && !xattr.name.starts_with("user.overlay.") && xattr.name.size() > 5 &&
-         xattr.name.size() <= kMaxName && xattr.value.size() <= 65536;
+  return xattr.name.starts_with("user.") && !xattr.name.starts_with("user.overlay.") &&
+         xattr.name.size() > 5 && xattr.name.size() <= kMaxName && xattr.value.size() <= 65536;
 }
 
 void add_whiteout(Directory& directory, std::string_view name, std::uint32_t mtime) {
@@ -84,7 +84,8 @@ void add_whiteout(Directory& directory, std::string_view name, std::uint32_t mti
   }
 }
 
-Tree::Tree(Budget& budget, bool has_below) : budget_(budget), root_(new_directory()), has_below_(has_below) {}
+Tree::Tree(Budget& budget, bool has_below)
+    : budget_(budget), root_(new_directory()), has_below_(has_below) {}
 
 /// Walks from the root and makes what is missing on the way.
 Result<Inode*> Tree::enter(const Parts& directories) {
@@ -100,7 +101,8 @@ Result<Inode*> Tree::enter(const Parts& directories) {
       if (here.size() > 1) here.pop_back();  // above the root is the root, as after chroot
       continue;
     }
-    if (part.size() > kMaxName) return refused("a link in the path leads to a name longer than 255 bytes");
+    if (part.size() > kMaxName)
+      return refused("a link in the path leads to a name longer than 255 bytes");
     if (part.starts_with(kWhiteout)) has_reserved_ = true;
     auto& directory = std::get<Directory>(here.back()->content);
     auto found = directory.find(part);
@@ -147,9 +149,11 @@ Result<void> Tree::set_attributes(Inode& inode, TarEntry& entry) {
   inode.mtime = entry.mtime;
   inode.xattrs.reset();
   // The kernel allows user.* only on files and directories.
-  const bool may_have = entry.kind == TarEntry::Kind::file || entry.kind == TarEntry::Kind::directory;
+  const bool may_have =
+      entry.kind == TarEntry::Kind::file || entry.kind == TarEntry::Kind::directory;
   const auto kept = [&](const Xattr& xattr) { return may_have && is_kept(xattr); };
-  const auto dropped = std::erase_if(entry.xattrs, [&](const Xattr& xattr) { return !kept(xattr); });
+  const auto dropped =
+      std::erase_if(entry.xattrs, [&](const Xattr& xattr) { return !kept(xattr); });
   dropped_xattrs_ += dropped;
   if (entry.xattrs.empty()) return {};
   std::unordered_map<std::string, std::size_t> places;
@@ -158,7 +162,9 @@ Result<void> Tree::set_attributes(Inode& inode, TarEntry& entry) {
     const auto [place, is_new] = places.try_emplace(xattr.name, all.size());
     if (is_new) {
       if (all.size() == kMaxAttributes)
-        return Error(ErrorKind::refused, formatted("it has more than {} attributes", kMaxAttributes)).hint("store them in a file");
+        return Error(ErrorKind::refused,
+                     formatted("it has more than {} attributes", kMaxAttributes))
+            .hint("store them in a file");
       all.emplace_back();
     }
     SPC_TRY(budget_.keep(bytes_of(xattr)));
@@ -168,9 +174,11 @@ Result<void> Tree::set_attributes(Inode& inode, TarEntry& entry) {
 }
 
 Result<void> Tree::add_root(TarEntry& entry) {
-  if (entry.kind != TarEntry::Kind::directory) return refused("the image's root can only be a directory");
+  if (entry.kind != TarEntry::Kind::directory)
+    return refused("the image's root can only be a directory");
   SPC_TRY(set_attributes(*root_, entry));
-  // To root in the image it is open. Here the user is its owner, is not root, and could change no mode before it is entered.
+  // To root in the image it is open. Here the user is its owner, is not root, and could change no
+  // mode before it is entered.
   if ((root_->mode & kReadAndSearch) != kReadAndSearch) root_->mode |= 0700U;
   return {};
 }
@@ -203,13 +211,15 @@ Result<std::shared_ptr<Inode>> Tree::add(TarEntry& entry) {
   if (entry.kind == Kind::hard_link) {
     auto target = SPC_TRY(find(entry.target));
     if (!target && !has_below_)
-      return refused(formatted("it is a hard link to {}, which is not in this layer", in_quotes(entry.target)));
+      return refused(formatted("it is a hard link to {}, which is not in this layer",
+                               in_quotes(entry.target)));
     if (!target) {
       target = std::make_shared<Inode>();
       target->content = LinkBelow{entry.target};
     }
     if (std::holds_alternative<Directory>(target->content)) {
-      return refused(formatted("it is a hard link to {}, which is a directory", in_quotes(entry.target)));
+      return refused(
+          formatted("it is a hard link to {}, which is a directory", in_quotes(entry.target)));
     }
     directory.insert_or_assign(std::string(name), target);
     return std::shared_ptr<Inode>();
@@ -228,7 +238,8 @@ Result<std::shared_ptr<Inode>> Tree::add(TarEntry& entry) {
 
   auto inode = std::make_shared<Inode>();
   if (entry.kind == Kind::symlink) {
-    if (entry.target.empty() || entry.target.size() >= kMaxPath) return refused("a link's target has a wrong length");
+    if (entry.target.empty() || entry.target.size() >= kMaxPath)
+      return refused("a link's target has a wrong length");
     inode->content = Symlink{entry.target};
   } else if (entry.kind == Kind::fifo) {
     inode->content = Fifo();
@@ -253,7 +264,8 @@ Result<bool> Tree::drop_device(const TarEntry& entry, const Parts& parts) {
   const bool is_device = entry.kind == Kind::device;
   if (!is_device && dropped_.empty()) return false;
   const bool is_dropped =
-      is_device || (entry.kind == Kind::hard_link && dropped_.contains(whole(SPC_TRY(split_path(entry.target)))));
+      is_device || (entry.kind == Kind::hard_link &&
+                    dropped_.contains(whole(SPC_TRY(split_path(entry.target)))));
   std::string path = whole(parts);
   if (is_dropped) {
     SPC_TRY(budget_.keep(kEntryBytes + path.size()));

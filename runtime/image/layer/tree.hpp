@@ -29,7 +29,8 @@ struct FileData {
   std::uint64_t holes = 0;  ///< bytes not stored because a whole block is zero
   std::uint32_t fragment = kNoFragment;
   std::uint32_t fragment_offset = 0;
-  std::vector<std::uint32_t> blocks;  ///< stored size of each: squashfs in bytes, erofs in blocks of 4 KiB; 0: a hole
+  std::vector<std::uint32_t>
+      blocks;  ///< stored size of each: squashfs in bytes, erofs in blocks of 4 KiB; 0: a hole
 };
 
 struct Whiteout {};
@@ -48,11 +49,13 @@ struct Inode {
   std::variant<Directory, FileData, Symlink, Fifo, Whiteout, LinkBelow> content;
   std::uint16_t mode = 0;  ///< permissions and the sticky bit
   bool opaque = false;     ///< directories: hides the content of lower layers
-  bool implied = false;    ///< directories: only entries in it are in the archive, so it is what lies below
+  bool implied =
+      false;  ///< directories: only entries in it are in the archive, so it is what lies below
   std::uint32_t mtime = 0;
   std::unique_ptr<std::vector<Xattr>> xattrs;
 
-  bool unsettled = false;  ///< directories: they or what is in them mean another thing above other layers (fit.hpp)
+  bool unsettled = false;  ///< directories: they or what is in them mean another thing above other
+                           ///< layers (fit.hpp)
 
   // For the writers of data and tables:
   std::uint32_t links = 0;
@@ -60,22 +63,26 @@ struct Inode {
   std::uint64_t reference = kNotWritten;
 };
 
-/// The layer's tree in memory, as extracting the tar into an empty root would leave it: the last entry of a name wins,
-/// and links in a path are followed as there. Nothing is ever opened or created on the host.
+/// The layer's tree in memory, as extracting the tar into an empty root would leave it: the last
+/// entry of a name wins, and links in a path are followed as there. Nothing is ever opened or
+/// created on the host.
 ///
-/// What a layer leaves to those below it (a directory without an entry of its own, a hard link to a file that is not in the
-/// layer) is marked, for fit.hpp.
+/// What a layer leaves to those below it (a directory without an entry of its own, a hard link to a
+/// file that is not in the layer) is marked, for fit.hpp.
 class Tree {
  public:
-  /// `has_below`: otherwise a hard link to what is not in the layer is refused. `budget` is borrowed.
+  /// `has_below`: otherwise a hard link to what is not in the layer is refused. `budget` is
+  /// borrowed.
   explicit Tree(Budget& budget, bool has_below = false);
 
-  /// Adds one entry. Whiteouts (`.wh.NAME`, `.wh..wh..opq`) become overlayfs whiteouts; other `.wh..wh.*` names, device
-  /// nodes and hard links to these are dropped. A root that its owner could not enter or read gets the owner's permissions.
-  /// Returns the inode of a file whose data comes next; otherwise null.
+  /// Adds one entry. Whiteouts (`.wh.NAME`, `.wh..wh..opq`) become overlayfs whiteouts; other
+  /// `.wh..wh.*` names, device nodes and hard links to these are dropped. A root that its owner
+  /// could not enter or read gets the owner's permissions. Returns the inode of a file whose data
+  /// comes next; otherwise null.
   Result<std::shared_ptr<Inode>> add(TarEntry& entry);
 
-  /// There are no more entries. Directories whose names begin with `.wh.` go, with all in them: AUFS kept what has hard links there.
+  /// There are no more entries. Directories whose names begin with `.wh.` go, with all in them:
+  /// AUFS kept what has hard links there.
   void finish();
   [[nodiscard]] Inode& root() { return *root_; }
   [[nodiscard]] std::uint64_t dropped_devices() const { return dropped_devices_; }
@@ -94,29 +101,37 @@ class Tree {
   std::shared_ptr<Inode> root_;
   bool has_below_;
   bool has_reserved_ = false;  // names
-  std::unordered_set<std::string> dropped_;  ///< device nodes and hard links to them, as long as nothing has their name
+  std::unordered_set<std::string>
+      dropped_;  ///< device nodes and hard links to them, as long as nothing has their name
   std::uint64_t dropped_devices_ = 0;
   std::uint64_t dropped_xattrs_ = 0;
 };
 
 /// Rules for names, shared with what fits a layer to those below.
-inline constexpr std::size_t kMaxDepth = 2048;  ///< no longer path can be opened; the writer of the tables recurses
-inline constexpr unsigned kMaxLinks = 40;       ///< as the kernel
-/// Of one file. The kernel lists 64 KiB of names, so most files could not have as many; readers of layers take no more.
+inline constexpr std::size_t kMaxDepth =
+    2048;  ///< no longer path can be opened; the writer of the tables recurses
+inline constexpr unsigned kMaxLinks = 40;  ///< as the kernel
+/// Of one file. The kernel lists 64 KiB of names, so most files could not have as many; readers of
+/// layers take no more.
 inline constexpr std::size_t kMaxAttributes = 4096;
 
-/// Memory that an entry takes, without what Budget is told apart: its inode, its place in a directory, what malloc adds.
+/// Memory that an entry takes, without what Budget is told apart: its inode, its place in a
+/// directory, what malloc adds.
 inline constexpr std::uint64_t kEntryBytes = sizeof(Inode) + 128;
-inline std::uint64_t bytes_of(const Xattr& xattr) { return 2 * (sizeof xattr + 32 + xattr.name.size() + xattr.value.size()); }
+inline std::uint64_t bytes_of(const Xattr& xattr) {
+  return 2 * (sizeof xattr + 32 + xattr.name.size() + xattr.value.size());
+}
 
 std::shared_ptr<Inode> new_directory();
 /// A whiteout hides what lower layers have; what this layer has stays, wherever the whiteout comes.
 void add_whiteout(Directory& directory, std::string_view name, std::uint32_t mtime);
-/// The path's parts without `.` and with `..` resolved by name. Absolute paths are inside the image too.
+/// The path's parts without `.` and with `..` resolved by name. Absolute paths are inside the image
+/// too.
 Result<std::vector<std::string_view>> split_path(std::string_view path);
 /// Puts a link's target in front of what is left to walk, which is kept in reverse.
 void push_target(std::vector<std::string_view>& ahead, std::string_view target);
-/// Only a user's own attributes may come from an image: the rest gives privilege or steers overlayfs.
+/// Only a user's own attributes may come from an image: the rest gives privilege or steers
+/// overlayfs.
 bool is_kept(const Xattr& xattr);
 
 }  // namespace spc

@@ -7,7 +7,8 @@
 namespace spc::below {
 namespace {
 
-constexpr unsigned kMaxMoved = 256;  ///< directories within one that moves: they are placed by recursion
+constexpr unsigned kMaxMoved =
+    256;  ///< directories within one that moves: they are placed by recursion
 
 Error too_deep() { return Error(ErrorKind::refused, "the directories are nested too deeply"); }
 
@@ -20,7 +21,8 @@ Directory& entries_of(Inode& directory) { return std::get<Directory>(directory.c
 bool is_directory(const Inode& inode) { return std::holds_alternative<Directory>(inode.content); }
 
 /// What the layers below have of `name` in this directory; nothing if the layer hides them.
-Result<std::optional<Node>> look_below(const Place& here, std::string_view name, LayersBelow& layers) {
+Result<std::optional<Node>> look_below(const Place& here, std::string_view name,
+                                       LayersBelow& layers) {
   if (!here.below || (here.own != nullptr && here.own->opaque)) return std::optional<Node>();
   return SPC_TRY(layers.list(*here.below)).find(name);
 }
@@ -31,11 +33,15 @@ struct Step {
   std::optional<std::string> link;
 };
 
-Result<std::shared_ptr<Place>> make_place(std::string_view name, Inode* own, std::optional<Node> below, Budget& budget) {
+Result<std::shared_ptr<Place>> make_place(std::string_view name, Inode* own,
+                                          std::optional<Node> below, Budget& budget) {
   const std::size_t parts = below ? below->parts.size() : 0;
   auto memory = SPC_TRY(budget.lend(sizeof(Place) + name.size() + parts * sizeof(Node::Part)));
-  return std::make_shared<Place>(
-      Place{.name = std::string(name), .own = own, .below = std::move(below), .up = {}, .memory = std::move(memory)});
+  return std::make_shared<Place>(Place{.name = std::string(name),
+                                       .own = own,
+                                       .below = std::move(below),
+                                       .up = {},
+                                       .memory = std::move(memory)});
 }
 
 Result<Step> step(const Place& here, std::string_view name, LayersBelow& layers, Budget& budget,
@@ -51,20 +57,24 @@ Result<Step> step(const Place& here, std::string_view name, LayersBelow& layers,
     if (const auto* link = std::get_if<Symlink>(&own->content)) next.link = link->target;
     return next;
   }
-  auto below = listing != nullptr ? SPC_TRY(listing->find(name)) : SPC_TRY(look_below(here, name, layers));
+  auto below =
+      listing != nullptr ? SPC_TRY(listing->find(name)) : SPC_TRY(look_below(here, name, layers));
   if (below && below->is(S_IFLNK) && (own == nullptr || own->implied)) {
     next.link = SPC_TRY(layers.target(*below));
     return next;
   }
   if (below && !below->is(S_IFDIR)) below.reset();
-  if (own != nullptr || below) next.place = SPC_TRY(make_place(name, own, std::move(below), budget));
+  if (own != nullptr || below)
+    next.place = SPC_TRY(make_place(name, own, std::move(below), budget));
   return next;
 }
 
-/// Gives the layer directories of its own as far as `way` leads. Directories above an unsettled one are unsettled.
+/// Gives the layer directories of its own as far as `way` leads. Directories above an unsettled one
+/// are unsettled.
 Result<Inode*> make(const Way& way, Budget& budget) {
   std::vector<Place*> changed;
-  for (Place* place = &way.last(); place->up && (place->own == nullptr || !place->own->unsettled); place = place->up.get()) {
+  for (Place* place = &way.last(); place->up && (place->own == nullptr || !place->own->unsettled);
+       place = place->up.get()) {
     changed.push_back(place);
   }
   for (auto place = changed.rbegin(); place != changed.rend(); ++place) {
@@ -113,7 +123,8 @@ Result<bool> follow(Way& way, std::string_view path, LayersBelow& layers, Budget
   return true;
 }
 
-Result<std::optional<Node>> find_below(const Way& root, std::string_view path, LayersBelow& layers, Budget& budget) {
+Result<std::optional<Node>> find_below(const Way& root, std::string_view path, LayersBelow& layers,
+                                       Budget& budget) {
   const auto parts = SPC_TRY(split_path(path));
   Way way = root;
   for (std::size_t i = 0; i < parts.size(); ++i) {
@@ -170,7 +181,8 @@ Result<void> Settling::settle(const Way& way) {
       SPC_TRY(settle(target));
       continue;
     }
-    if (!SPC_TRY(follow(target, *next.link, layers_, budget_))) continue;  // it leads nowhere: the new directory takes its place
+    if (!SPC_TRY(follow(target, *next.link, layers_, budget_)))
+      continue;  // it leads nowhere: the new directory takes its place
     entries_of(directory).erase(name);
     SPC_TRY(place_all(*inode, target));
   }
@@ -182,13 +194,15 @@ Result<void> Settling::place_all(const Inode& moved, const Way& way) {
   ++nested_;
   Inode& directory = *SPC_TRY(make(way, budget_));
   if (moved.opaque) directory.opaque = true;
-  for (const auto& [name, inode] : std::get<Directory>(moved.content)) SPC_TRY(place(name, inode, way));
+  for (const auto& [name, inode] : std::get<Directory>(moved.content))
+    SPC_TRY(place(name, inode, way));
   --nested_;
   return {};
 }
 
 /// What the archive has under the directory's real name stays.
-Result<void> Settling::place(const std::string& name, const std::shared_ptr<Inode>& inode, const Way& way) {
+Result<void> Settling::place(const std::string& name, const std::shared_ptr<Inode>& inode,
+                             const Way& way) {
   SPC_TRY(budget_.walk());
   if (is_directory(*inode)) return place_directory(name, inode, way);
   auto& entries = entries_of(*way.last().own);
@@ -201,10 +215,12 @@ Result<void> Settling::place(const std::string& name, const std::shared_ptr<Inod
   return {};
 }
 
-Result<void> Settling::place_directory(const std::string& name, const std::shared_ptr<Inode>& inode, const Way& way) {
+Result<void> Settling::place_directory(const std::string& name, const std::shared_ptr<Inode>& inode,
+                                       const Way& way) {
   auto& entries = entries_of(*way.last().own);
   const auto there = entries.find(name);
-  const bool hides = there != entries.end() && std::holds_alternative<Whiteout>(there->second->content);
+  const bool hides =
+      there != entries.end() && std::holds_alternative<Whiteout>(there->second->content);
   Way target = way;
   if (there != entries.end() && is_directory(*there->second) && !inode->implied) {
     Inode& existing = *there->second;
@@ -221,7 +237,8 @@ Result<void> Settling::place_directory(const std::string& name, const std::share
   }
   if (inode->implied && !hides) {
     auto next = SPC_TRY(step(way.last(), name, layers_, budget_));
-    if (next.link && SPC_TRY(follow(target, *next.link, layers_, budget_))) return place_all(*inode, target);
+    if (next.link && SPC_TRY(follow(target, *next.link, layers_, budget_)))
+      return place_all(*inode, target);
   }
   if (hides) {
     inode->opaque = true;
@@ -230,7 +247,8 @@ Result<void> Settling::place_directory(const std::string& name, const std::share
   entries[name] = inode;
   target = way;
   auto next = SPC_TRY(step(way.last(), name, layers_, budget_));
-  target.enter(next.place ? std::move(next.place) : SPC_TRY(make_place(name, inode.get(), {}, budget_)));
+  target.enter(next.place ? std::move(next.place)
+                          : SPC_TRY(make_place(name, inode.get(), {}, budget_)));
   return settle(target);
 }
 

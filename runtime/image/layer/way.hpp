@@ -12,7 +12,8 @@
 
 namespace spc::below {
 
-/// A directory of the image as it is with the layer on top: what the layer itself has of it, what lies below, or both.
+/// A directory of the image as it is with the layer on top: what the layer itself has of it, what
+/// lies below, or both.
 struct Place {
   std::string name;
   Inode* own = nullptr;
@@ -43,12 +44,13 @@ class Way {
   std::shared_ptr<Place> root_, last_;
 };
 
-/// Follows `path` (a link's target, or one name) from the end of `way`, links included, and never above the root. True if it leads
-/// to a directory, where `way` then ends.
+/// Follows `path` (a link's target, or one name) from the end of `way`, links included, and never
+/// above the root. True if it leads to a directory, where `way` then ends.
 Result<bool> follow(Way& way, std::string_view path, LayersBelow& layers, Budget& budget);
 
 /// What lies below under this path; its last name is not followed. Empty: nothing.
-Result<std::optional<Node>> find_below(const Way& root, std::string_view path, LayersBelow& layers, Budget& budget);
+Result<std::optional<Node>> find_below(const Way& root, std::string_view path, LayersBelow& layers,
+                                       Budget& budget);
 
 /// Permissions, date and the user's attributes of what lies below.
 Result<void> take_attributes(Inode& inode, const Node& node, LayersBelow& layers, Budget& budget);
@@ -65,7 +67,8 @@ class Settling {
  private:
   Result<void> place_all(const Inode& moved, const Way& way);
   Result<void> place(const std::string& name, const std::shared_ptr<Inode>& inode, const Way& way);
-  Result<void> place_directory(const std::string& name, const std::shared_ptr<Inode>& inode, const Way& way);
+  Result<void> place_directory(const std::string& name, const std::shared_ptr<Inode>& inode,
+                               const Way& way);
 
   LayersBelow& layers_;
   Budget& budget_;

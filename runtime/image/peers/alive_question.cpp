@@ -17,7 +17,8 @@ HttpHandler::Take AliveQuestion::body(const HttpHead& /*head*/, std::span<const 
 }
 
 void AliveQuestion::ended(const HttpHead& head, HttpEnd end) {
-  answer_ = end.kind == HttpEnd::Kind::complete && head.status == 200 ? Answer::alive : Answer::failed;
+  answer_ =
+      end.kind == HttpEnd::Kind::complete && head.status == 200 ? Answer::alive : Answer::failed;
 }
 
 }  // namespace spc

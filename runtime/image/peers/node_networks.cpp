@@ -42,8 +42,12 @@ Ip ip_of(const sockaddr& address) {
 }
 
 bool is_v4(const Ip& ip) { return Network{mapped({}), kMapped}.has(ip); }
-bool is_loopback(const Ip& ip) { return is_v4(ip) ? ip[12] == 127 : ip == Ip{0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1}; }
-bool is_link_local(const Ip& ip) { return is_v4(ip) ? ip[12] == 169 && ip[13] == 254 : ip[0] == 0xfe && (ip[1] & 0xc0) == 0x80; }
+bool is_loopback(const Ip& ip) {
+  return is_v4(ip) ? ip[12] == 127 : ip == Ip{0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1};
+}
+bool is_link_local(const Ip& ip) {
+  return is_v4(ip) ? ip[12] == 169 && ip[13] == 254 : ip[0] == 0xfe && (ip[1] & 0xc0) == 0x80;
+}
 
 /// Megabits a second; bridges and the like, which are not a device, have none.
 long speed_of(const std::string& interface) {
@@ -85,7 +89,8 @@ NodeNetworks NodeNetworks::find() {
   const std::unique_ptr<ifaddrs, decltype(&::freeifaddrs)> owned(list, &::freeifaddrs);
   std::vector<std::pair<long, Network>> found;
   for (const ifaddrs* one = list; one != nullptr; one = one->ifa_next) {
-    const bool is_ip = one->ifa_addr != nullptr && (one->ifa_addr->sa_family == AF_INET || one->ifa_addr->sa_family == AF_INET6);
+    const bool is_ip = one->ifa_addr != nullptr && (one->ifa_addr->sa_family == AF_INET ||
+                                                    one->ifa_addr->sa_family == AF_INET6);
     if (!is_ip || one->ifa_netmask == nullptr || (one->ifa_flags & IFF_UP) == 0) continue;
     const Ip ip = ip_of(*one->ifa_addr);
     if (is_link_local(ip)) continue;
@@ -94,7 +99,8 @@ NodeNetworks NodeNetworks::find() {
     while (bits < 128 && (mask[bits / 8] & (0x80U >> (bits % 8))) != 0) ++bits;
     found.emplace_back(is_loopback(ip) ? -2 : speed_of(one->ifa_name), Network{ip, bits});
   }
-  std::stable_sort(found.begin(), found.end(), [](const auto& a, const auto& b) { return a.first > b.first; });
+  std::stable_sort(found.begin(), found.end(),
+                   [](const auto& a, const auto& b) { return a.first > b.first; });
   const bool only_loopback = !found.empty() && found.front().first == -2;
   NodeNetworks networks;
   for (const auto& [speed, network] : found) {
@@ -107,7 +113,9 @@ std::vector<Network> NodeNetworks::in(const std::vector<Network>& wanted) const 
   if (wanted.empty()) return own;
   std::vector<Network> some;
   for (const Network& network : own) {
-    if (std::any_of(wanted.begin(), wanted.end(), [&](const Network& one) { return one.has(network.address); })) some.push_back(network);
+    if (std::any_of(wanted.begin(), wanted.end(),
+                    [&](const Network& one) { return one.has(network.address); }))
+      some.push_back(network);
   }
   return some;
 }
@@ -117,7 +125,8 @@ bool NodeNetworks::may_ask(const PeerAddress& at, const std::vector<Network>& wa
   const bool here = !own.empty() && is_loopback(own.front().address);
   if (is_loopback(at.ip) && !here) return false;
   const auto& among = wanted.empty() ? own : wanted;
-  return std::any_of(among.begin(), among.end(), [&](const Network& one) { return one.has(at.ip); });
+  return std::any_of(among.begin(), among.end(),
+                     [&](const Network& one) { return one.has(at.ip); });
 }
 
 std::string url_of(const PeerAddress& at) {

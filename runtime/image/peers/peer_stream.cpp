@@ -10,19 +10,21 @@ namespace {
 
 using std::chrono::milliseconds;
 
-// A node that has died is noticed within two seconds, and one that is only slow is not taken for dead. Who has another source need not be
-// sure to go on there.
+// A node that has died is noticed within two seconds, and one that is only slow is not taken for
+// dead. Who has another source need not be sure to go on there.
 constexpr milliseconds kSilence{250}, kDoubt{200}, kAnswer{500};
 constexpr int kMostMisses = 3;
 constexpr std::size_t kPiece = std::size_t{256} << 10;
 constexpr int kMostReturns = 3;
 constexpr int kPiecesATurn = 32;  // then the other layers get theirs
-// One that lives but has no byte of anything: its own source is slow, or its user has a registry that is so on purpose.
+// One that lives but has no byte of anything: its own source is slow, or its user has a registry
+// that is so on purpose.
 constexpr std::chrono::seconds kPatience{60};
 
 }  // namespace
 
-PeerStream::PeerStream(Peers& peers, PeerBlob blob, FetchSink& sink) : peers_(peers), blob_(std::move(blob)), sink_(sink) {
+PeerStream::PeerStream(Peers& peers, PeerBlob blob, FetchSink& sink)
+    : peers_(peers), blob_(std::move(blob)), sink_(sink) {
   if (blob_.size) slot_ = peers_.slot_of(blob_.digest, *blob_.size);
 }
 
@@ -35,17 +37,21 @@ void PeerStream::go_on() {
   source_ = nullptr;
   if (!peers_.were_wrong_twice(blob_.digest)) {
     Peers::Source* next = peers_.next(tried_);
-    if (next == nullptr && !doubted_.empty()) {  // better than the registry: this time until it is known to be dead
+    if (next == nullptr &&
+        !doubted_.empty()) {  // better than the registry: this time until it is known to be dead
       for (const std::uint32_t source : std::exchange(doubted_, {})) tried_.erase(source);
       next = peers_.next(tried_);
     }
-    if ((next == nullptr || next->is_slow) && !full_.empty()) {  // one that is full is better than one that is slow
-      for (const std::uint32_t source : std::exchange(full_, {})) tried_.erase(source), useless_.erase(source);
+    if ((next == nullptr || next->is_slow) &&
+        !full_.empty()) {  // one that is full is better than one that is slow
+      for (const std::uint32_t source : std::exchange(full_, {}))
+        tried_.erase(source), useless_.erase(source);
       insists_ = true;
       next = peers_.next(tried_);
     }
     // Who just lacks it has it already: others may as well.
-    if (next == nullptr && !useless_.empty() && peers_.ask_for_more(useless_)) next = peers_.next(tried_);
+    if (next == nullptr && !useless_.empty() && peers_.ask_for_more(useless_))
+      next = peers_.next(tried_);
     if (next != nullptr) {
       is_second_try_ = false;
       return fetch_from(*next);
@@ -67,10 +73,11 @@ void PeerStream::go_elsewhere() {
   other_->start();
 }
 
-/// From the registry, or a mirror, to a node that answers again, at the byte where it is. What comes from the shared store it would have
-/// put there as well, so that goes on.
+/// From the registry, or a mirror, to a node that answers again, at the byte where it is. What
+/// comes from the shared store it would have put there as well, so that goes on.
 bool PeerStream::go_back() {
-  if (blob_.otherwise_at_begin || is_paused_ || returns_ == kMostReturns || other_->finished()) return false;
+  if (blob_.otherwise_at_begin || is_paused_ || returns_ == kMostReturns || other_->finished())
+    return false;
   peers_.look_again();
   if (came_back_ == peers_.came_back()) return false;
   came_back_ = peers_.came_back();
@@ -92,17 +99,19 @@ void PeerStream::fetch_from(Peers::Source& source) {
   misses_ = 0;
   said_.clear();
   FetchSink& here = *this;
-  fetch_ = std::make_unique<Fetch>(source.session,
-                                   FetchRequest{.path = blob_.path + peers_.suffix() + (insists_ ? "&last=1" : ""),
-                                                .what = blob_.what,
-                                                .max_size = blob_.limit,
-                                                .exact_size = blob_.size,
-                                                .begin_at = came_},
-                                   here);
+  fetch_ = std::make_unique<Fetch>(
+      source.session,
+      FetchRequest{.path = blob_.path + peers_.suffix() + (insists_ ? "&last=1" : ""),
+                   .what = blob_.what,
+                   .max_size = blob_.limit,
+                   .exact_size = blob_.size,
+                   .begin_at = came_},
+      here);
   fetch_->start();
 }
 
-/// Into the spool first: neither other nodes nor this one's sources wait for our converter, unless there is no spool.
+/// Into the spool first: neither other nodes nor this one's sources wait for our converter, unless
+/// there is no spool.
 HttpHandler::Take PeerStream::take(std::span<const std::byte> bytes) {
   last_byte_ = Clock::now();
   if (source_ != nullptr) source_->last_byte = last_byte_;
@@ -178,16 +187,20 @@ void PeerStream::settle() {
     alive_.reset();
     return;
   }
-  const bool is_broken = outcome.error().kind() != ErrorKind::not_found && outcome.error().kind() != ErrorKind::refused;
+  const bool is_broken = outcome.error().kind() != ErrorKind::not_found &&
+                         outcome.error().kind() != ErrorKind::refused;
   // It may have taken us for dead while our converter had no time.
-  if (is_broken && came_ > began_at_ && !std::exchange(is_second_try_, true)) return fetch_from(*source_);
-  if (is_second_try_ || outcome.error().kind() != ErrorKind::not_found) useless_.insert(source_->index);
+  if (is_broken && came_ > began_at_ && !std::exchange(is_second_try_, true))
+    return fetch_from(*source_);
+  if (is_second_try_ || outcome.error().kind() != ErrorKind::not_found)
+    useless_.insert(source_->index);
   if (outcome.error().kind() == ErrorKind::refused && !insists_) full_.insert(source_->index);
   if (is_broken) peers_.leave(*source_, outcome.error());
   go_on();
 }
 
-/// Asked while it sends nothing; not while we take nothing. Answers that our own link holds up say nothing of a node that sends.
+/// Asked while it sends nothing; not while we take nothing. Answers that our own link holds up say
+/// nothing of a node that sends.
 void PeerStream::look_after_source() {
   const auto now = Clock::now();
   if (alive_ && alive_->answer() == AliveQuestion::Answer::alive) {
@@ -195,7 +208,8 @@ void PeerStream::look_after_source() {
     if (here != std::exchange(said_, here)) last_growth_ = now;
     misses_ = 0;
     alive_.reset();
-  } else if (alive_ && (alive_->answer() == AliveQuestion::Answer::failed || now - asked_ > kAnswer)) {
+  } else if (alive_ &&
+             (alive_->answer() == AliveQuestion::Answer::failed || now - asked_ > kAnswer)) {
     ++misses_;
     alive_.reset();
   }
@@ -221,7 +235,8 @@ void PeerStream::look_after_source() {
   alive_.emplace(peers_.http(), source_->session.endpoints.front());
 }
 
-/// It sends nothing and has not answered yet. Two moves that were not needed cost less than one that comes a second late.
+/// It sends nothing and has not answered yet. Two moves that were not needed cost less than one
+/// that comes a second late.
 bool PeerStream::leave_in_doubt() {
   const Peers::Source* const other = peers_.next(tried_);
   if (other == nullptr || other->is_slow || !left_.insert(source_->index).second) return false;
@@ -230,7 +245,8 @@ bool PeerStream::leave_in_doubt() {
   return true;
 }
 
-/// At the byte where it is. What is slow is still better than the registry, and may be come back to; but it is not left twice.
+/// At the byte where it is. What is slow is still better than the registry, and may be come back
+/// to; but it is not left twice.
 bool PeerStream::leave_if_slow() {
   peers_.watch_pace(*source_, is_paused_);
   if (!source_->is_slow || is_paused_ || left_.contains(source_->index)) return false;
@@ -251,7 +267,9 @@ void PeerStream::resume() {
   if (fetch_) fetch_->resume();
 }
 
-bool PeerStream::waits_for_node() const { return other_ ? other_->waits_for_node() : source_ != nullptr && passed_ == 0; }
+bool PeerStream::waits_for_node() const {
+  return other_ ? other_->waits_for_node() : source_ != nullptr && passed_ == 0;
+}
 
 Result<void> PeerStream::outcome() {
   if (other_) return other_->outcome();
@@ -259,7 +277,9 @@ Result<void> PeerStream::outcome() {
   return {};
 }
 
-const char* PeerStream::whose_fault() const { return other_ ? other_->whose_fault() : "another node of the step changed it"; }
+const char* PeerStream::whose_fault() const {
+  return other_ ? other_->whose_fault() : "another node of the step changed it";
+}
 
 void PeerStream::proven(bool is_right) {
   is_right_ = is_right;

@@ -21,14 +21,16 @@ struct PeerBlob {
   std::string what;                   ///< in messages
   std::optional<std::uint64_t> size;  ///< empty: not known, and nothing is kept for others
   std::uint64_t limit = 0;            ///< of a size that is not known
-  /// What brings it if no node does, from this byte on or from its beginning: `otherwise_at_begin`. Null: then it is an error.
+  /// What brings it if no node does, from this byte on or from its beginning: `otherwise_at_begin`.
+  /// Null: then it is an error.
   std::function<std::unique_ptr<BlobStream>(FetchSink&, std::uint64_t from)> otherwise;
   bool otherwise_at_begin = false;
 };
 
-/// A blob from other nodes of the step, while they fetch it themselves. A node that breaks off, or says nothing any more, is left, and
-/// the next one goes on at that byte; if there is none, shared store, mirrors and registry do, until a node answers again. Keeps what comes
-/// for those who take this node for theirs, and for a converter that is slower than they are.
+/// A blob from other nodes of the step, while they fetch it themselves. A node that breaks off, or
+/// says nothing any more, is left, and the next one goes on at that byte; if there is none, shared
+/// store, mirrors and registry do, until a node answers again. Keeps what comes for those who take
+/// this node for theirs, and for a converter that is slower than they are.
 class PeerStream final : public BlobStream, private FetchSink {
  public:
   PeerStream(Peers& peers, PeerBlob blob, FetchSink& sink);
@@ -37,7 +39,9 @@ class PeerStream final : public BlobStream, private FetchSink {
   void watch(std::vector<pollfd>& descriptors) const override;
   void advance() override;
   void resume() override;
-  [[nodiscard]] bool finished() const override { return (is_done_ || (other_ && other_->finished())) && passed_ == came_; }
+  [[nodiscard]] bool finished() const override {
+    return (is_done_ || (other_ && other_->finished())) && passed_ == came_;
+  }
   [[nodiscard]] bool waits_for_node() const override;
   [[nodiscard]] CameFrom comes_from() const override {
     return source_ == nullptr && other_ ? other_->comes_from() : CameFrom::node;
@@ -80,11 +84,13 @@ class PeerStream final : public BlobStream, private FetchSink {
   std::unique_ptr<Fetch> fetch_;
   std::set<std::uint32_t> tried_;    // sources
   std::set<std::uint32_t> useless_;  // of these, those that do not just lack it
-  std::set<std::uint32_t> left_;     // of these, those that were left because they are slow, or in doubt
-  std::set<std::uint32_t> doubted_;  // of these, those that are come back to before anything else than a node is asked
-  std::set<std::uint32_t> full_;     // of these, those that serve as many as they should
-  bool insists_ = false;             // there are no others, or they are slow
-  std::set<std::uint32_t> used_;     // of these, those whose bytes the sink has
+  std::set<std::uint32_t>
+      left_;  // of these, those that were left because they are slow, or in doubt
+  std::set<std::uint32_t>
+      doubted_;  // of these, those that are come back to before anything else than a node is asked
+  std::set<std::uint32_t> full_;  // of these, those that serve as many as they should
+  bool insists_ = false;          // there are no others, or they are slow
+  std::set<std::uint32_t> used_;  // of these, those whose bytes the sink has
   bool is_second_try_ = false;
   std::uint64_t began_at_ = 0;
   Clock::time_point last_byte_{}, last_growth_{};

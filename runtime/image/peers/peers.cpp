@@ -14,7 +14,8 @@ namespace {
 constexpr int kMostQuestions = 3;  // for more
 constexpr int kMostWrong = 2;
 constexpr std::chrono::milliseconds kPaceLook{250}, kPaceStale{1000}, kReachable{1800};
-constexpr std::chrono::milliseconds kFirstLook{1000}, kLongestLook{4000};  // at nodes that were left
+constexpr std::chrono::milliseconds kFirstLook{1000},
+    kLongestLook{4000};  // at nodes that were left
 constexpr std::size_t kMostAtOnce = 4;
 
 std::string hex_of(const PeerKey& key) {
@@ -39,22 +40,27 @@ Peers::Peers(PeersContext context) : context_(std::move(context)), networks_(Nod
   for (const std::string& text : context_.config.networks) wanted_.push_back(Network::parse(text));
 }
 
-/// Who has the same digest lacks the same bytes: an index stands for other ones on another platform. Who has the bytes is of no use to
-/// those that lack them, so those who lack rights meet by themselves.
+/// Who has the same digest lacks the same bytes: an index stands for other ones on another
+/// platform. Who has the bytes is of no use to those that lack them, so those who lack rights meet
+/// by themselves.
 void Peers::meet(const Digest& top, Lack lack) {
   if (std::exchange(has_met_, true)) return;
   const auto own = networks_.in(wanted_);
   if (own.empty()) return;
   // Nodes are told this address only.
-  auto listener = Listener::open(PortRange::parse(context_.config.ports).value_or(PortRange()), own.front().address);
+  auto listener = Listener::open(PortRange::parse(context_.config.ports).value_or(PortRange()),
+                                 own.front().address);
   if (!listener) return;
-  order_ = Sha256::of(top.str() + " " + (lack == Lack::bytes ? context_.platform.str() : "who may have it"));
+  order_ = Sha256::of(top.str() + " " +
+                      (lack == Lack::bytes ? context_.platform.str() : "who may have it"));
   MeetingRecord join{.kind = MeetingKind::join, .image = order_};
   join.addresses[0] = {.ip = own.front().address, .port = listener->port};
   const auto place = context_.meet(join);
   if (!place || place->kind != MeetingKind::place) {
     const std::string why = place ? "srun gives no place" : place.error().message();
-    context_.log.write(LogLevel::info, formatted("the nodes of this step do not take the image from each other: {}", why));
+    context_.log.write(
+        LogLevel::info,
+        formatted("the nodes of this step do not take the image from each other: {}", why));
     return;
   }
   is_alone_ = false;
@@ -64,7 +70,8 @@ void Peers::meet(const Digest& top, Lack lack) {
   find_reachable();
 }
 
-/// All at once, so that what a firewall swallows is waited for once; until one answers. Who does not is as dead as who falls silent later.
+/// All at once, so that what a firewall swallows is waited for once; until one answers. Who does
+/// not is as dead as who falls silent later.
 void Peers::find_reachable() {
   std::list<std::pair<Source*, AliveQuestion>> asked;
   for (Source& source : sources_) {
@@ -76,14 +83,19 @@ void Peers::find_reachable() {
     return [answer](const auto& one) { return one.second.answer() == answer; };
   };
   const auto until = Clock::now() + kReachable;
-  const auto someone = [&] { return std::any_of(asked.begin(), asked.end(), is(AliveQuestion::Answer::alive)); };
-  while (!someone() && Clock::now() < until && std::any_of(asked.begin(), asked.end(), is(AliveQuestion::Answer::none))) {
+  const auto someone = [&] {
+    return std::any_of(asked.begin(), asked.end(), is(AliveQuestion::Answer::alive));
+  };
+  while (!someone() && Clock::now() < until &&
+         std::any_of(asked.begin(), asked.end(), is(AliveQuestion::Answer::none))) {
     if (!context_.http.wait(std::chrono::milliseconds(50))) return;
   }
   const bool is_one_there = someone();
   for (auto& [source, question] : asked) {
     const bool failed = question.answer() == AliveQuestion::Answer::failed;
-    if (failed || !is_one_there) leave(*source, Error(ErrorKind::unavailable, failed ? "cannot be reached" : "does not answer"));
+    if (failed || !is_one_there)
+      leave(*source,
+            Error(ErrorKind::unavailable, failed ? "cannot be reached" : "does not answer"));
   }
   if (are_unreachable()) tell({}, MeetingKind::cut_off);
 }
@@ -95,8 +107,8 @@ void Peers::take_place(const MeetingRecord& place) {
     const PeerSource& given = place.sources[i];
     // Only of those that came before: so nobody waits for himself, whatever srun says.
     if (given.index >= index_ || !networks_.may_ask(given.at, wanted_)) continue;
-    const auto known =
-        std::find_if(sources_.begin(), sources_.end(), [&](const Source& one) { return one.index == given.index; });
+    const auto known = std::find_if(sources_.begin(), sources_.end(),
+                                    [&](const Source& one) { return one.index == given.index; });
     if (known != sources_.end()) {
       if (known == first) {
         ++first;
@@ -120,13 +132,14 @@ void Peers::take_place(const MeetingRecord& place) {
 
 void Peers::start_relay(Listener listener, const PeerKey& key) {
   auto file = context_.new_file();
-  auto spool = file && context_.agent >= 0 ? Spool::start({.listener = std::move(listener.socket),
-                                                           .file = *std::move(file),
-                                                           .agent = context_.agent,
-                                                           .key = key,
-                                                           .fanout = context_.config.fanout,
-                                                           .program = context_.relay})
-                                           : Result<Spool>(Error(ErrorKind::unavailable, "start the relay"));
+  auto spool = file && context_.agent >= 0
+                   ? Spool::start({.listener = std::move(listener.socket),
+                                   .file = *std::move(file),
+                                   .agent = context_.agent,
+                                   .key = key,
+                                   .fanout = context_.config.fanout,
+                                   .program = context_.relay})
+                   : Result<Spool>(Error(ErrorKind::unavailable, "start the relay"));
   if (spool) {
     spool_.emplace(*std::move(spool));
   } else {
@@ -145,7 +158,9 @@ Peers::Source* Peers::next(const std::set<std::uint32_t>& tried) {
   return slow;
 }
 
-bool Peers::ask_for_more(const std::set<std::uint32_t>& useless) { return !are_unreachable() && ask_srun_for_others(useless); }
+bool Peers::ask_for_more(const std::set<std::uint32_t>& useless) {
+  return !are_unreachable() && ask_srun_for_others(useless);
+}
 
 bool Peers::ask_srun_for_others(const std::set<std::uint32_t>& useless) {
   if (is_alone_ || asked_for_more_ == kMostQuestions) return false;
@@ -153,7 +168,8 @@ bool Peers::ask_srun_for_others(const std::set<std::uint32_t>& useless) {
   MeetingRecord more{.kind = MeetingKind::more, .index = index_, .image = order_};
   for (const Source& source : sources_) {
     if (more.count == kMostSources) break;
-    if (source.is_dead || source.is_barred || useless.contains(source.index)) more.indices[more.count++] = source.index;
+    if (source.is_dead || source.is_barred || useless.contains(source.index))
+      more.indices[more.count++] = source.index;
   }
   const auto place = context_.meet(more);
   if (!place || place->kind != MeetingKind::place) {
@@ -179,7 +195,8 @@ void Peers::note_here(std::uint64_t bytes) {
 void Peers::watch_pace(Source& source, bool takes_nothing) {
   const auto now = Clock::now();
   if (watched_ != &source) {
-    if (watched_ != nullptr && now - watched_at_ < kPaceStale) return;  // another layer comes from there
+    if (watched_ != nullptr && now - watched_at_ < kPaceStale)
+      return;  // another layer comes from there
     watched_ = &source;
     alive_.reset();
     source_pace_.restart();
@@ -192,11 +209,12 @@ void Peers::watch_pace(Source& source, bool takes_nothing) {
     alive_.reset();
     leader_ = std::max(leader_, leader);
     pace_ = std::max(pace_, pace);
-    const SourcePace::Seen seen{.now = std::chrono::duration<double>(now.time_since_epoch()).count(),
-                                .here = static_cast<double>(here_),
-                                .there = static_cast<double>(there),
-                                .leader = static_cast<double>(leader_),
-                                .pace = static_cast<double>(pace_)};
+    const SourcePace::Seen seen{
+        .now = std::chrono::duration<double>(now.time_since_epoch()).count(),
+        .here = static_cast<double>(here_),
+        .there = static_cast<double>(there),
+        .leader = static_cast<double>(leader_),
+        .pace = static_cast<double>(pace_)};
     if (source_pace_.is_slow(seen)) look_for_faster(source);
   } else if (alive_ && alive_->answer() == AliveQuestion::Answer::failed) {
     alive_.reset();
@@ -223,31 +241,37 @@ void Peers::look_for_faster(Source& source) {
   if (place->count == 0 || place->sources[0].index == source.index) return;
   take_place(*place);
   source.is_slow = true;
-  context_.log.write(LogLevel::info, formatted("node {} of the step, {}: is slow: going on elsewhere", source.index,
-                                               in_quotes(source.session.registry)));
+  context_.log.write(LogLevel::info,
+                     formatted("node {} of the step, {}: is slow: going on elsewhere", source.index,
+                               in_quotes(source.session.registry)));
 }
 
 void Peers::leave(Source& source, const Error& why) {
   if (std::exchange(source.is_dead, true)) return;
   ++unreachable_;
-  context_.log.write(LogLevel::info, formatted("node {} of the step, {}: {}: going on elsewhere", source.index,
-                                               in_quotes(source.session.registry), why.message()));
+  context_.log.write(LogLevel::info,
+                     formatted("node {} of the step, {}: {}: going on elsewhere", source.index,
+                               in_quotes(source.session.registry), why.message()));
 }
 
-/// Each time after a longer pause. A node that has less than this one would only be waited for. Where srun has named nobody, since others
-/// had reached nobody, it is asked once more.
+/// Each time after a longer pause. A node that has less than this one would only be waited for.
+/// Where srun has named nobody, since others had reached nobody, it is asked once more.
 void Peers::look_again() {
   if (index_ == 0) return;
   for (auto& [source, question] : again_) {
     std::uint64_t there = 0;
-    if (question.answer() != AliveQuestion::Answer::alive || !(std::istringstream(question.said()) >> there) || there < here_) continue;
+    if (question.answer() != AliveQuestion::Answer::alive ||
+        !(std::istringstream(question.said()) >> there) || there < here_)
+      continue;
     if (!std::exchange(source->is_dead, false)) continue;
     ++came_back_;
     unreachable_ = 0;
-    context_.log.write(LogLevel::info, formatted("node {} of the step, {}: answers again: going on there", source->index,
-                                                 in_quotes(source->session.registry)));
+    context_.log.write(LogLevel::info,
+                       formatted("node {} of the step, {}: answers again: going on there",
+                                 source->index, in_quotes(source->session.registry)));
   }
-  again_.remove_if([](const auto& one) { return one.second.answer() != AliveQuestion::Answer::none; });
+  again_.remove_if(
+      [](const auto& one) { return one.second.answer() != AliveQuestion::Answer::none; });
   const auto now = Clock::now();
   if (look_pause_ == look_pause_.zero()) next_look_ = now + (look_pause_ = kFirstLook);
   if (now < next_look_) return;
@@ -265,8 +289,10 @@ void Peers::bar(const std::set<std::uint32_t>& sources, const Digest& blob) {
   ++wrong_[blob];
   for (Source& source : sources_) {
     if (!sources.contains(source.index) || std::exchange(source.is_barred, true)) continue;
-    context_.log.write(LogLevel::warning, formatted("node {} of the step, {}: sent wrong bytes for {}: it is not asked again",
-                                                    source.index, in_quotes(source.session.registry), in_quotes(blob.str())));
+    context_.log.write(
+        LogLevel::warning,
+        formatted("node {} of the step, {}: sent wrong bytes for {}: it is not asked again",
+                  source.index, in_quotes(source.session.registry), in_quotes(blob.str())));
   }
 }
 
@@ -282,7 +308,8 @@ void Peers::put_document(const Digest& digest, std::string_view bytes) {
   complete(*slot);
 }
 
-void Peers::will_fetch(const std::vector<std::pair<Digest, std::uint64_t>>& blobs, std::uint64_t here) {
+void Peers::will_fetch(const std::vector<std::pair<Digest, std::uint64_t>>& blobs,
+                       std::uint64_t here) {
   note_here(here);
   for (const auto& [digest, size] : blobs) slot_of(digest, size);
   if (spool_) spool_->close();
@@ -324,7 +351,8 @@ void Peers::stop_serving() {
 void Peers::tell_progress(std::uint64_t done, std::uint64_t total) {
   const auto now = Clock::now();
   if (is_alone_ || now < next_word_) return;
-  next_word_ = now + std::max(std::chrono::milliseconds(500), std::chrono::milliseconds(context_.nodes) * 1000 / 2048);
+  next_word_ = now + std::max(std::chrono::milliseconds(500),
+                              std::chrono::milliseconds(context_.nodes) * 1000 / 2048);
   if (spool_ && !spool_->is_alive()) stop_serving();
   tell({.done = done, .total = total}, MeetingKind::progress);
 }

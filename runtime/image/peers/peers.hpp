@@ -10,8 +10,8 @@
 #include <string>
 #include <vector>
 
-#include "base/net/listener.hpp"
 #include "base/log.hpp"
+#include "base/net/listener.hpp"
 #include "base/result.hpp"
 #include "image/config/config.hpp"
 #include "image/peers/alive_question.hpp"
@@ -38,8 +38,8 @@ struct PeersContext {
   std::string relay;                           ///< the program; empty: the one beside this
 };
 
-/// The other nodes of the step that lack the same image. srun says which of them to ask; what they say is believed if it has the
-/// right digest. Whatever goes wrong here, the registry serves.
+/// The other nodes of the step that lack the same image. srun says which of them to ask; what they
+/// say is believed if it has the right digest. Whatever goes wrong here, the registry serves.
 class Peers {
  public:
   explicit Peers(PeersContext context);
@@ -47,8 +47,9 @@ class Peers {
   Peers& operator=(const Peers&) = delete;
 
   enum class Lack { bytes, rights };
-  /// Joins the nodes that lack the image that `top` names, a manifest or an index, for this platform; or that have it, and may not use it
-  /// until the registry has said that it is still public. Does so once.
+  /// Joins the nodes that lack the image that `top` names, a manifest or an index, for this
+  /// platform; or that have it, and may not use it until the registry has said that it is still
+  /// public. Does so once.
   void meet(const Digest& top, Lack lack = Lack::bytes);
 
   /// Another node.
@@ -64,8 +65,8 @@ class Peers {
   Source* next(const std::set<std::uint32_t>& tried);
   /// Asks srun for others in place of those that are dead or in `useless`. False: there are none.
   bool ask_for_more(const std::set<std::uint32_t>& useless);
-  /// How far the node is from which bytes come; srun is asked for another one if it is slow. `takes_nothing`: for the time being, of
-  /// what it sends.
+  /// How far the node is from which bytes come; srun is asked for another one if it is slow.
+  /// `takes_nothing`: for the time being, of what it sends.
   void watch_pace(Source& source, bool takes_nothing);
   void note_bytes(std::uint64_t bytes, CameFrom from);
   /// They are on this node already.
@@ -74,7 +75,8 @@ class Peers {
   void note_no_source() { leader_ = 0; }
   /// It is not asked for anything, until it answers look_again().
   void leave(Source& source, const Error& why);
-  /// Asks those that were left, now and then: a node may just have had too much to do. For those that take from elsewhere meanwhile.
+  /// Asks those that were left, now and then: a node may just have had too much to do. For those
+  /// that take from elsewhere meanwhile.
   void look_again();
   /// How often one of them has answered, and had what this node has.
   [[nodiscard]] unsigned came_back() const { return came_back_; }
@@ -125,7 +127,9 @@ class Peers {
   void start_relay(Listener listener, const PeerKey& key);
   void tell(MeetingRecord record, MeetingKind kind);
   /// A firewall, perhaps: each node more would cost a time-out.
-  [[nodiscard]] bool are_unreachable() const { return !has_helped_ && unreachable_ >= kMostUnreachable; }
+  [[nodiscard]] bool are_unreachable() const {
+    return !has_helped_ && unreachable_ >= kMostUnreachable;
+  }
 
   PeersContext context_;
   NodeNetworks networks_;

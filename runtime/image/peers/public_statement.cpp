@@ -17,7 +17,8 @@ namespace {
 constexpr int kSeconds = 60;
 constexpr std::string_view kMagic = "spank-container: public ";
 
-/// libmunge, which comes with Slurm's auth/munge: looked for when it is needed, since clusters with auth/slurm have none.
+/// libmunge, which comes with Slurm's auth/munge: looked for when it is needed, since clusters with
+/// auth/slurm have none.
 class Munge {
  public:
   static const Munge* find() {
@@ -27,14 +28,17 @@ class Munge {
   [[nodiscard]] Result<std::string> encode(const std::string& text) const {
     const auto context = new_context();
     char* made = nullptr;
-    if (!context || set_(context.get(), kTtl, kSeconds) != 0 || set_(context.get(), kUidRestriction, ::geteuid()) != 0)
+    if (!context || set_(context.get(), kTtl, kSeconds) != 0 ||
+        set_(context.get(), kUidRestriction, ::geteuid()) != 0)
       return Error(ErrorKind::unavailable, "munge: cannot be set up");
     const int failed = encode_(&made, context.get(), text.data(), static_cast<int>(text.size()));
     const std::unique_ptr<char, void (*)(void*)> freed(made, &std::free);
-    if (failed != 0 || made == nullptr) return Error(ErrorKind::unavailable, std::string("munge: ") + name_(failed));
+    if (failed != 0 || made == nullptr)
+      return Error(ErrorKind::unavailable, std::string("munge: ") + name_(failed));
     return std::string(made);
   }
-  /// What this process's user has signed. One that was read on this node before, for another step, is as good.
+  /// What this process's user has signed. One that was read on this node before, for another step,
+  /// is as good.
   [[nodiscard]] Result<std::string> decode(const std::string& credential) const {
     void* text = nullptr;
     int size = 0;
@@ -44,7 +48,8 @@ class Munge {
     const std::unique_ptr<void, void (*)(void*)> freed(text, &std::free);
     if ((failed != 0 && failed != kReplayed) || text == nullptr || size <= 0)
       return Error(ErrorKind::refused, std::string("munge: ") + name_(failed));
-    if (uid != ::geteuid()) return Error(ErrorKind::refused, "signed by user " + std::to_string(uid));
+    if (uid != ::geteuid())
+      return Error(ErrorKind::refused, "signed by user " + std::to_string(uid));
     return std::string(static_cast<const char*>(text), static_cast<std::size_t>(size));
   }
 
@@ -66,7 +71,9 @@ class Munge {
   void load(Function& function, const char* name) {
     function = reinterpret_cast<Function>(::dlsym(library_, name));
   }
-  [[nodiscard]] bool is_whole() const { return create_ && destroy_ && set_ && encode_ && decode_ && name_; }
+  [[nodiscard]] bool is_whole() const {
+    return create_ && destroy_ && set_ && encode_ && decode_ && name_;
+  }
   [[nodiscard]] Context new_context() const { return {create_(), destroy_}; }
 
   void* library_;  // stays open
@@ -80,9 +87,13 @@ class Munge {
 
 }  // namespace
 
-Digest PublicStatement::name() const { return Sha256::of(std::string(kMagic) + place + "@" + top.str()); }
+Digest PublicStatement::name() const {
+  return Sha256::of(std::string(kMagic) + place + "@" + top.str());
+}
 
-std::string PublicStatement::text() const { return std::string(kMagic) + place + "@" + top.str() + " " + std::to_string(asked_at); }
+std::string PublicStatement::text() const {
+  return std::string(kMagic) + place + "@" + top.str() + " " + std::to_string(asked_at);
+}
 
 Result<std::string> sign(const PublicStatement& statement) {
   const Munge* const munge = Munge::find();
@@ -90,15 +101,18 @@ Result<std::string> sign(const PublicStatement& statement) {
   return munge->encode(statement.text());
 }
 
-Result<PublicStatement> read_statement(const std::string& place, const Digest& top, const std::string& is_signed) {
+Result<PublicStatement> read_statement(const std::string& place, const Digest& top,
+                                       const std::string& is_signed) {
   const Munge* const munge = Munge::find();
   if (munge == nullptr) return Error(ErrorKind::unavailable, "libmunge.so.2: not here");
   const std::string said = SPC_TRY(munge->decode(is_signed));
   PublicStatement statement{.place = place, .top = top};
   const std::size_t space = std::min(said.rfind(' '), said.size());
   const char* const end = said.data() + said.size();
-  const auto number = std::from_chars(said.data() + std::min(space + 1, said.size()), end, statement.asked_at);
-  if (number.ptr != end || statement.text() != said) return Error(ErrorKind::refused, "is about something else");
+  const auto number =
+      std::from_chars(said.data() + std::min(space + 1, said.size()), end, statement.asked_at);
+  if (number.ptr != end || statement.text() != said)
+    return Error(ErrorKind::refused, "is about something else");
   statement.asked_at = std::min<std::int64_t>(statement.asked_at, std::time(nullptr));
   return statement;
 }

@@ -13,7 +13,8 @@ constexpr int kMostMoves = 3, kMostInVain = 2;
 
 }  // namespace
 
-std::optional<double> SourcePace::Lag::rate(double now, double has, double ahead, double limit, double time) {
+std::optional<double> SourcePace::Lag::rate(double now, double has, double ahead, double limit,
+                                            double time) {
   if (ahead - has <= limit) {
     since = -1;
     return std::nullopt;

@@ -24,7 +24,9 @@ ImportMessage message_of(ImportMessageKind kind, std::string_view text = {}) {
 
 Result<std::vector<UniqueFd>> StoreObject::receive(ImportMessage& answer, std::size_t most) {
   auto descriptors = receive_struct(socket_.get(), answer, most);
-  if (!descriptors) return Error(ErrorKind::unavailable, "the process that writes it was killed").hint("perhaps out of memory: increase --mem");
+  if (!descriptors)
+    return Error(ErrorKind::unavailable, "the process that writes it was killed")
+        .hint("perhaps out of memory: increase --mem");
   if (answer.kind == ImportMessageKind::refused) return answer.error.error();
   return descriptors;
 }
@@ -32,15 +34,20 @@ Result<std::vector<UniqueFd>> StoreObject::receive(ImportMessage& answer, std::s
 Result<LayerProcess::Ends> StoreObject::writer() {
   ImportMessage answer;
   auto ends = SPC_TRY(receive(answer, 3));
-  if (answer.kind != ImportMessageKind::writer || ends.size() != 3) return Error(ErrorKind::internal, "unexpected reply from the agent");
-  return LayerProcess::Ends{.input = std::move(ends[0]), .report = std::move(ends[1]), .below = std::move(ends[2]), .wait = [self = shared_from_this()] { return self->wait(); }};
+  if (answer.kind != ImportMessageKind::writer || ends.size() != 3)
+    return Error(ErrorKind::internal, "unexpected reply from the agent");
+  return LayerProcess::Ends{.input = std::move(ends[0]),
+                            .report = std::move(ends[1]),
+                            .below = std::move(ends[2]),
+                            .wait = [self = shared_from_this()] { return self->wait(); }};
 }
 
 Result<ExitStatus> StoreObject::wait() {
   ImportMessage answer;
   SPC_TRY(send_struct(socket_.get(), message_of(ImportMessageKind::written)));
   auto file = SPC_TRY(receive(answer, 1));
-  if (answer.kind != ImportMessageKind::ended || file.size() != 1) return Error(ErrorKind::internal, "unexpected reply from the agent");
+  if (answer.kind != ImportMessageKind::ended || file.size() != 1)
+    return Error(ErrorKind::internal, "unexpected reply from the agent");
   file_ = std::move(file.front());
   return ExitStatus(static_cast<int>(answer.done));
 }
@@ -63,7 +70,8 @@ Result<bool> StoreObject::is_published() {
 Result<void> StoreObject::put(ImportMessage message, std::string_view bytes) {
   message.total = bytes.size();
   auto sent = send_struct(socket_.get(), message);
-  for (ImportBytes piece{}; sent && !bytes.empty(); bytes.remove_prefix(std::min(bytes.size(), sizeof piece.bytes))) {
+  for (ImportBytes piece{}; sent && !bytes.empty();
+       bytes.remove_prefix(std::min(bytes.size(), sizeof piece.bytes))) {
     bytes.copy(piece.bytes, sizeof piece.bytes);
     sent = send_struct(socket_.get(), piece);
   }
@@ -74,7 +82,8 @@ Result<void> StoreObject::put(ImportMessage message, std::string_view bytes) {
 void AgentLink::write(LogLevel level, std::string_view line) noexcept {
   if (level == LogLevel::debug) return;
   try {
-    const auto kind = level == LogLevel::warning ? ImportMessageKind::warning : ImportMessageKind::progress;
+    const auto kind =
+        level == LogLevel::warning ? ImportMessageKind::warning : ImportMessageKind::progress;
     const std::string text = std::string(level == LogLevel::record ? kPullRecord : "").append(line);
     // An agent that is gone is noticed by the next request to it.
     static_cast<void>(send_struct(socket_, message_of(kind, text)));
@@ -101,16 +110,20 @@ Result<std::vector<UniqueFd>> AgentLink::ask(const ImportMessage& question, Impo
 
 Result<std::shared_ptr<StoreObject>> AgentLink::new_object(std::string_view order) {
   ImportMessage answer;
-  auto socket = SPC_TRY_DURING("request a file in the store", ask(message_of(ImportMessageKind::object, order), answer));
-  if (socket.size() != 1) return Error(ErrorKind::internal, "request a file in the store: unexpected answer");
+  auto socket = SPC_TRY_DURING("request a file in the store",
+                               ask(message_of(ImportMessageKind::object, order), answer));
+  if (socket.size() != 1)
+    return Error(ErrorKind::internal, "request a file in the store: unexpected answer");
   return std::make_shared<StoreObject>(std::move(socket.front()));
 }
 
 Result<bool> AgentLink::evict(const Digest& layer) {
   ImportMessage message = message_of(ImportMessageKind::evict), answer;
   message.digest = layer;
-  SPC_TRY_DURING("remove layer " + in_quotes(layer.str()) + " from the store", send_struct(socket_, message));
-  SPC_TRY_DURING("remove layer " + in_quotes(layer.str()) + " from the store", receive_struct(socket_, answer));
+  SPC_TRY_DURING("remove layer " + in_quotes(layer.str()) + " from the store",
+                 send_struct(socket_, message));
+  SPC_TRY_DURING("remove layer " + in_quotes(layer.str()) + " from the store",
+                 receive_struct(socket_, answer));
   return answer.kind == ImportMessageKind::obeyed;
 }
 
@@ -127,9 +140,12 @@ Result<void> AgentLink::publish_record(const Digest& manifest, std::string_view 
   return put(message, bytes);
 }
 
-Result<void> AgentLink::remove_record(const Digest& manifest) { return publish_record(manifest, {}); }
+Result<void> AgentLink::remove_record(const Digest& manifest) {
+  return publish_record(manifest, {});
+}
 
-Result<void> AgentLink::set_name(const Digest& key, std::optional<std::uint32_t> uid, std::string_view means) {
+Result<void> AgentLink::set_name(const Digest& key, std::optional<std::uint32_t> uid,
+                                 std::string_view means) {
   ImportMessage message = message_of(uid ? ImportMessageKind::grant : ImportMessageKind::name);
   message.digest = key;
   message.done = uid.value_or(0);

@@ -22,7 +22,8 @@ class StoreObject : public std::enable_shared_from_this<StoreObject> {
  public:
   explicit StoreObject(UniqueFd socket) : socket_(std::move(socket)) {}
 
-  /// Of a layer, once: the ends of the `layer-writer` that the publisher has started. They keep the object.
+  /// Of a layer, once: the ends of the `layer-writer` that the publisher has started. They keep the
+  /// object.
   Result<LayerProcess::Ends> writer();
   /// The layer's file for reading, when the writer has been waited for; -1 before.
   [[nodiscard]] int file() const { return file_.get(); }
@@ -31,7 +32,9 @@ class StoreObject : public std::enable_shared_from_this<StoreObject> {
   /// Whether publish() was answered: true: the layer is in the store; Error: it was refused.
   Result<bool> is_published();
   /// Readable when is_published() has an answer.
-  [[nodiscard]] pollfd watch() const { return {.fd = socket_.get(), .events = POLLIN, .revents = 0}; }
+  [[nodiscard]] pollfd watch() const {
+    return {.fd = socket_.get(), .events = POLLIN, .revents = 0};
+  }
 
   /// Of a record, name or grant, as `message` says: all of its bytes; none: removes it.
   Result<void> put(ImportMessage message, std::string_view bytes);
@@ -59,12 +62,14 @@ class AgentLink final : public Log, public StoreKeeper {
   Result<std::shared_ptr<StoreObject>> new_object(std::string_view order = {});
   /// Removes the layer from the store. False: it is in use.
   Result<bool> evict(const Digest& layer);
-  /// Unmounts what no step uses, but jobs hold for their next ones. False: there is no such thing here.
+  /// Unmounts what no step uses, but jobs hold for their next ones. False: there is no such thing
+  /// here.
   Result<bool> release_held() { return evict(Digest{}); }
 
   Result<void> publish_record(const Digest& manifest, std::string_view bytes) override;
   Result<void> remove_record(const Digest& manifest) override;
-  Result<void> set_name(const Digest& key, std::optional<std::uint32_t> uid, std::string_view means) override;
+  Result<void> set_name(const Digest& key, std::optional<std::uint32_t> uid,
+                        std::string_view means) override;
 
   /// Readable when the agent is gone: it says nothing unasked.
   [[nodiscard]] pollfd watch() const { return {.fd = socket_, .events = POLLIN, .revents = 0}; }

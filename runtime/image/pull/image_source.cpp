@@ -8,9 +8,12 @@ namespace {
 constexpr std::size_t kMaxIndexes = 3;
 
 /// Says both names: the image's and the one that is needed.
-Result<void> check_platform(const ImageConfig& config, const Platform& wanted, const std::string& name) {
+Result<void> check_platform(const ImageConfig& config, const Platform& wanted,
+                            const std::string& name) {
   const Platform& is = config.platform;
-  if ((is.os.empty() || is.os == wanted.os) && (is.architecture.empty() || is.architecture == wanted.architecture)) return {};
+  if ((is.os.empty() || is.os == wanted.os) &&
+      (is.architecture.empty() || is.architecture == wanted.architecture))
+    return {};
   return Error(ErrorKind::invalid, formatted("image {}: is built for {}, not for {}",
                                              in_quotes(name), printable(is.str()), wanted.str()))
       .hint("choose a tag built for " + wanted.str());
@@ -36,7 +39,8 @@ Result<ResolvedImage> ImageSource::resolve(const Platform& platform) {
       break;
     }
     image.indexes.push_back(document.digest);
-    if (image.indexes.size() > kMaxIndexes) return Error(ErrorKind::invalid, what + ": indexes are nested too deep");
+    if (image.indexes.size() > kMaxIndexes)
+      return Error(ErrorKind::invalid, what + ": indexes are nested too deep");
     entry = SPC_TRY(choose_platform(std::get<Index>(parsed), platform, what));
   }
 

@@ -26,8 +26,8 @@ class ImageSource {
  public:
   virtual ~ImageSource() = default;
 
-  /// Follows indexes to the image for `platform` and fetches its manifest and configuration. An image for another platform
-  /// is refused here, before any layer is fetched.
+  /// Follows indexes to the image for `platform` and fetches its manifest and configuration. An
+  /// image for another platform is refused here, before any layer is fetched.
   Result<ResolvedImage> resolve(const Platform& platform);
 
   /// Fetches a layer's blob into `sink`, which checks the digest.
@@ -42,7 +42,8 @@ class ImageSource {
     std::string media_type;  ///< as stated by the source; may be empty
     Digest digest;           ///< of `bytes`
   };
-  /// Name for messages: the image, and the manifest or index that it resolves to or that `digest` names.
+  /// Name for messages: the image, and the manifest or index that it resolves to or that `digest`
+  /// names.
   [[nodiscard]] virtual std::string name() const = 0;
   [[nodiscard]] virtual std::string manifest_name(const std::optional<Digest>& digest) const = 0;
 

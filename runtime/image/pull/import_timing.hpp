@@ -9,8 +9,9 @@
 
 namespace spc {
 
-/// Timing breakdown of an import. Parallel work counts once: as fetching while any layer is being fetched without
-/// back-pressure, otherwise as waiting for the converter while any layer is being converted.
+/// Timing breakdown of an import. Parallel work counts once: as fetching while any layer is being
+/// fetched without back-pressure, otherwise as waiting for the converter while any layer is being
+/// converted.
 struct ImportTiming {
   using Seconds = std::chrono::duration<double>;
 
@@ -20,10 +21,11 @@ struct ImportTiming {
   Seconds publish{};  ///< writing back, verifier, publishing
   std::size_t layers = 0;
   std::size_t converted = 0;  ///< of these
-  std::uint64_t bytes = 0;  ///< of these layers' blobs
-  BytesFrom from;           ///< that have come, also of layers that were only checked
+  std::uint64_t bytes = 0;    ///< of these layers' blobs
+  BytesFrom from;             ///< that have come, also of layers that were only checked
 
-  /// One line for the user. Time outside all phases was spent on finding out which layers are needed.
+  /// One line for the user. Time outside all phases was spent on finding out which layers are
+  /// needed.
   [[nodiscard]] std::string line(Seconds total) const;
 };
 

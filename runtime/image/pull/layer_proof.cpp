@@ -4,8 +4,8 @@
 
 namespace spc {
 
-std::unique_ptr<LayerProof> LayerProof::start(ImageLayer layer, const Digest& name, LayerLocks locks,
-                                              ImageSource& source) {
+std::unique_ptr<LayerProof> LayerProof::start(ImageLayer layer, const Digest& name,
+                                              LayerLocks locks, ImageSource& source) {
   std::unique_ptr<LayerProof> proof(new LayerProof(std::move(layer), name, std::move(locks)));
   proof->blob_ = source.open_layer(proof->layer_.blob, *proof);
   proof->blob_->start();

@@ -10,12 +10,13 @@
 
 namespace spc {
 
-/// A layer that is already in the store, but from elsewhere: knowing its digest proves nothing, so this source must
-/// deliver every byte, which is only counted and hashed.
+/// A layer that is already in the store, but from elsewhere: knowing its digest proves nothing, so
+/// this source must deliver every byte, which is only counted and hashed.
 class LayerProof final : public LayerTask, private FetchSink {
  public:
   /// `name`: that it has in the store.
-  static std::unique_ptr<LayerProof> start(ImageLayer layer, const Digest& name, LayerLocks locks, ImageSource& source);
+  static std::unique_ptr<LayerProof> start(ImageLayer layer, const Digest& name, LayerLocks locks,
+                                           ImageSource& source);
 
   void watch(std::vector<pollfd>& descriptors) const override { blob_->watch(descriptors); }
   Result<bool> advance() override;

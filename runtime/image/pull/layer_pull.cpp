@@ -11,7 +11,8 @@ namespace spc {
 namespace {
 
 constexpr std::size_t kMaxWaiting = 512 << 10;
-// When the converter gives up, what is left of the blob still tells whether the registry or the image is to blame.
+// When the converter gives up, what is left of the blob still tells whether the registry or the
+// image is to blame.
 constexpr std::uint64_t kWorthKnowing = 256 << 20;
 
 constexpr char kBrokenImage[] = "the image is corrupt: rebuild and push it";
@@ -23,20 +24,24 @@ bool is_readable(int descriptor) {
 
 }  // namespace
 
-LayerPull::LayerPull(ImageLayer layer, LayerLocks locks, std::shared_ptr<StoreObject> object, LayerProcess converter)
+LayerPull::LayerPull(ImageLayer layer, LayerLocks locks, std::shared_ptr<StoreObject> object,
+                     LayerProcess converter)
     : layer_(std::move(layer)),
       name_(layer_.names.alone),
       locks_(std::move(locks)),
       object_(std::move(object)),
       converter_(std::move(converter)) {}
 
-Result<std::unique_ptr<LayerPull>> LayerPull::start(ImageLayer layer, LayerLocks locks, ImageSource& source, AgentLink& agent,
+Result<std::unique_ptr<LayerPull>> LayerPull::start(ImageLayer layer, LayerLocks locks,
+                                                    ImageSource& source, AgentLink& agent,
                                                     const LayerLimits& limits) {
   auto object = SPC_TRY(agent.new_object(order_of(limits)));
   LayerProcess converter(SPC_TRY_DURING("convert " + name_of(layer), object->writer()));
   const int input = converter.input();
-  if (::fcntl(input, F_SETFL, O_WRONLY | O_NONBLOCK) != 0) return Error::from_errno(errno, "prepare the pipe to the converter");
-  std::unique_ptr<LayerPull> pull(new LayerPull(std::move(layer), std::move(locks), std::move(object), std::move(converter)));
+  if (::fcntl(input, F_SETFL, O_WRONLY | O_NONBLOCK) != 0)
+    return Error::from_errno(errno, "prepare the pipe to the converter");
+  std::unique_ptr<LayerPull> pull(
+      new LayerPull(std::move(layer), std::move(locks), std::move(object), std::move(converter)));
   pull->blob_ = source.open_layer(pull->layer_.blob, *pull);
   pull->blob_->start();
   return pull;
@@ -44,7 +49,8 @@ Result<std::unique_ptr<LayerPull>> LayerPull::start(ImageLayer layer, LayerLocks
 
 void LayerPull::watch(std::vector<pollfd>& descriptors) const {
   if (asked_for_name_) return descriptors.push_back(object_->watch());
-  if (!input_closed_ && waiting_.size() > waiting_from_) descriptors.push_back({.fd = converter_.input(), .events = POLLOUT});
+  if (!input_closed_ && waiting_.size() > waiting_from_)
+    descriptors.push_back({.fd = converter_.input(), .events = POLLOUT});
   if (!paused_ && !blob_->finished()) blob_->watch(descriptors);
   if (!converter_left_ && !wants_below_) {
     descriptors.push_back({.fd = converter_.result_descriptor(), .events = POLLIN});
@@ -148,13 +154,15 @@ Result<void> LayerPull::check_blob() {
                        .hint(blob_->whose_fault()));
 }
 
-/// What the converter made of the layer; bytes that it cannot accept are the image's fault, and the user hears so.
+/// What the converter made of the layer; bytes that it cannot accept are the image's fault, and the
+/// user hears so.
 Result<ConvertedLayer> LayerPull::converted() {
   auto layer = converter_.finish();
   if (layer) return layer;
   auto error = std::move(layer).error().during("convert " + name_of(layer_));
-  const bool image_is_bad =
-      error.kind() == ErrorKind::corrupt || error.kind() == ErrorKind::invalid || error.kind() == ErrorKind::refused;
+  const bool image_is_bad = error.kind() == ErrorKind::corrupt ||
+                            error.kind() == ErrorKind::invalid ||
+                            error.kind() == ErrorKind::refused;
   return image_is_bad ? std::move(error).hint(kBrokenImage) : std::move(error);
 }
 

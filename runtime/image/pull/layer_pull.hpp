@@ -17,11 +17,13 @@
 
 namespace spc {
 
-/// One layer being pulled: source → SHA-256 → pipe → converter → a file of the agent's → published. Published only
-/// if blob digest, size and diffID match manifest and configuration. Buffers at most 1 MiB.
+/// One layer being pulled: source → SHA-256 → pipe → converter → a file of the agent's → published.
+/// Published only if blob digest, size and diffID match manifest and configuration. Buffers at most
+/// 1 MiB.
 class LayerPull final : public LayerTask, private FetchSink {
  public:
-  static Result<std::unique_ptr<LayerPull>> start(ImageLayer layer, LayerLocks locks, ImageSource& source, AgentLink& agent,
+  static Result<std::unique_ptr<LayerPull>> start(ImageLayer layer, LayerLocks locks,
+                                                  ImageSource& source, AgentLink& agent,
                                                   const LayerLimits& limits);
 
   void watch(std::vector<pollfd>& descriptors) const override;
@@ -37,7 +39,8 @@ class LayerPull final : public LayerTask, private FetchSink {
   [[nodiscard]] std::uint64_t received() const override { return received_; }
 
  private:
-  LayerPull(ImageLayer layer, LayerLocks locks, std::shared_ptr<StoreObject> object, LayerProcess converter);
+  LayerPull(ImageLayer layer, LayerLocks locks, std::shared_ptr<StoreObject> object,
+            LayerProcess converter);
 
   HttpHandler::Take take(std::span<const std::byte> bytes) override;
   std::span<const std::byte> write_some(std::span<const std::byte> bytes);

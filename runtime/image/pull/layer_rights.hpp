@@ -10,12 +10,14 @@
 
 namespace spc {
 
-/// Which layers of the store an image from `origin` may use as they are: those of images that are public now,
-/// and those that this origin itself has delivered. Knowing a layer's digest is no right to it.
+/// Which layers of the store an image from `origin` may use as they are: those of images that are
+/// public now, and those that this origin itself has delivered. Knowing a layer's digest is no
+/// right to it.
 class LayerRights {
  public:
   /// `store` is borrowed.
-  LayerRights(const ImageStore& store, std::string origin) : store_(store), origin_(std::move(origin)) {}
+  LayerRights(const ImageStore& store, std::string origin)
+      : store_(store), origin_(std::move(origin)) {}
 
   Result<bool> may_take(const Digest& layer);
   /// The origin has delivered it.

@@ -29,8 +29,9 @@ std::string form_text(const LayerLimits& form) {
 
 }  // namespace
 
-LayerSharing::LayerSharing(const SharedStore& shared, std::string place, const Digest& image, const LayerLimits& form,
-                           const ImageStore& store, AgentLink& agent, LayerRights& rights)
+LayerSharing::LayerSharing(const SharedStore& shared, std::string place, const Digest& image,
+                           const LayerLimits& form, const ImageStore& store, AgentLink& agent,
+                           LayerRights& rights)
     : shared_(shared),
       place_(std::move(place)),
       image_(image),
@@ -50,7 +51,8 @@ Result<void> LayerSharing::take(PulledLayers& layers) {
   const auto end = std::chrono::steady_clock::now() + patience_with(layers.missing);
   for (;;) {
     SPC_TRY(take_all(layers));
-    if (std::ranges::none_of(layers.missing, [&](const ImageLayer& layer) { return is_wanted(layer); })) {
+    if (std::ranges::none_of(layers.missing,
+                             [&](const ImageLayer& layer) { return is_wanted(layer); })) {
       stop_beating();
       return {};
     }
@@ -63,7 +65,8 @@ Result<void> LayerSharing::take(PulledLayers& layers) {
       keep_beating();  // and once more: who had it until now may have given them
       continue;
     }
-    if (!is_told) agent_.write(LogLevel::info, "another node converts the image: waiting for its layers");
+    if (!is_told)
+      agent_.write(LogLevel::info, "another node converts the image: waiting for its layers");
     is_told = true;
     pollfd agent = agent_.watch();
     ::poll(&agent, 1, static_cast<int>(kPause.count()));
@@ -85,7 +88,8 @@ Result<void> LayerSharing::take_all(PulledLayers& layers) {
   return {};
 }
 
-/// Its name in the node's store; empty: it has to be converted. What is wrong with it is told, and is no error.
+/// Its name in the node's store; empty: it has to be converted. What is wrong with it is told, and
+/// is no error.
 Result<std::optional<Digest>> LayerSharing::take_one(const ImageLayer& layer) {
   LayerLocks locks{.alone = SPC_TRY(store_.try_lock(layer.names.alone)), .fitted = {}};
   if (!locks.alone) return std::optional<Digest>();  // another job on this node is at it
@@ -117,13 +121,17 @@ Result<bool> LayerSharing::copy_as(const ImageLayer& layer, const Digest& name) 
   }
 }
 
-void LayerSharing::give(const std::vector<ImageLayer>& missing, const std::vector<HeldLayer>& held) {
+void LayerSharing::give(const std::vector<ImageLayer>& missing,
+                        const std::vector<HeldLayer>& held) {
   for (const ImageLayer& layer : missing) {
     const HeldLayer& here = held[layer.place];
-    const auto given = here.file ? shared_.keep_layer(shared_layer(layer, here.name), here.file.get()) : Result<void>();
+    const auto given = here.file
+                           ? shared_.keep_layer(shared_layer(layer, here.name), here.file.get())
+                           : Result<void>();
     if (given) continue;
-    agent_.write(LogLevel::warning, formatted("shared store {}: {}: other nodes convert the image themselves",
-                                              in_quotes(shared_.directory()), given.error().message()));
+    agent_.write(LogLevel::warning,
+                 formatted("shared store {}: {}: other nodes convert the image themselves",
+                           in_quotes(shared_.directory()), given.error().message()));
     break;
   }
   stop_beating();

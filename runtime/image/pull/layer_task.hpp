@@ -25,7 +25,9 @@ struct ImageLayer {
 };
 
 /// Name for messages.
-inline std::string name_of(const ImageLayer& layer) { return "layer " + in_quotes(layer.blob.digest.str()); }
+inline std::string name_of(const ImageLayer& layer) {
+  return "layer " + in_quotes(layer.blob.digest.str());
+}
 
 /// Held while a layer is brought: nobody else brings it under the same name meanwhile.
 struct LayerLocks {
@@ -48,14 +50,16 @@ class LayerTask {
   [[nodiscard]] virtual bool converts() const { return false; }
   /// Its name in the store, when it is complete.
   [[nodiscard]] virtual Digest name() const = 0;
-  /// It needs the layers below it, which can be given when all are complete: the bottom layer first.
+  /// It needs the layers below it, which can be given when all are complete: the bottom layer
+  /// first.
   [[nodiscard]] virtual bool wants_below() const { return false; }
   virtual Result<void> give_below(std::span<const int>) { return {}; }
   /// The layer's file, for reading, as it will be published; -1: it is not written yet.
   [[nodiscard]] virtual int written() const { return -1; }
   /// Another node is bringing the blob into the shared store.
   [[nodiscard]] virtual bool waits_for_node() const = 0;
-  /// Whether it is worth another try after an error: other nodes had sent some of its bytes, and are not asked for it again.
+  /// Whether it is worth another try after an error: other nodes had sent some of its bytes, and
+  /// are not asked for it again.
   virtual bool blames_nodes() = 0;
   /// Received bytes of the blob.
   [[nodiscard]] virtual std::uint64_t received() const = 0;

@@ -24,15 +24,18 @@ Result<void> check_file(const Part& part) {
   if (::fstat(part.file.get(), &status) != 0) return Error::from_errno(errno, "look at the file");
   if (!S_ISREG(status.st_mode)) return Error(ErrorKind::invalid, "is not a regular file");
   const auto size = static_cast<std::uint64_t>(status.st_size);
-  if (part.offset > size || part.size > size - part.offset) return Error(ErrorKind::corrupt, "is not complete");
+  if (part.offset > size || part.size > size - part.offset)
+    return Error(ErrorKind::corrupt, "is not complete");
   return {};
 }
 
 /// At most `into.size()` bytes from `at` of the part on.
 Result<std::size_t> read_some(const Part& part, std::uint64_t at, std::span<std::byte> into) {
-  const auto wanted = static_cast<std::size_t>(std::min<std::uint64_t>(into.size(), part.size - at));
+  const auto wanted =
+      static_cast<std::size_t>(std::min<std::uint64_t>(into.size(), part.size - at));
   for (;;) {
-    const ssize_t got = ::pread(part.file.get(), into.data(), wanted, static_cast<off_t>(part.offset + at));
+    const ssize_t got =
+        ::pread(part.file.get(), into.data(), wanted, static_cast<off_t>(part.offset + at));
     if (got > 0) return static_cast<std::size_t>(got);
     if (got == 0) return Error(ErrorKind::corrupt, "was truncated while it was read");
     if (errno != EINTR) return Error::from_errno(errno, "read it");
@@ -53,7 +56,8 @@ Result<std::string> read_all(const Part& part, std::uint64_t limit) {
 /// A layer read from its part of a file, a few chunks at each turn.
 class FileStream final : public BlobStream {
  public:
-  FileStream(UserSourceLink& link, Descriptor layer, FetchSink& sink) : link_(link), layer_(std::move(layer)), sink_(sink) {}
+  FileStream(UserSourceLink& link, Descriptor layer, FetchSink& sink)
+      : link_(link), layer_(std::move(layer)), sink_(sink) {}
 
   void start() override {
     if (auto opened = open(); !opened) fail(std::move(opened).error());
@@ -101,7 +105,9 @@ class FileStream final : public BlobStream {
     return {};
   }
 
-  void fail(Error error) { failed_ = std::move(error).during("layer " + in_quotes(layer_.digest.str())).hint(kWhoseFault); }
+  void fail(Error error) {
+    failed_ = std::move(error).during("layer " + in_quotes(layer_.digest.str())).hint(kWhoseFault);
+  }
 
   UserSourceLink& link_;
   Descriptor layer_;
@@ -123,7 +129,8 @@ std::string LocalSource::manifest_name(const std::optional<Digest>& digest) cons
 Result<ImageSource::Document> LocalSource::get_top() {
   const auto part = SPC_TRY(link_.document());
   if (!part) return Error(ErrorKind::unavailable, "no process reads the user's files");
-  Document document{.bytes = SPC_TRY_DURING(manifest_name({}), read_all(*part, kMaxManifest)), .media_type = part->media_type};
+  Document document{.bytes = SPC_TRY_DURING(manifest_name({}), read_all(*part, kMaxManifest)),
+                    .media_type = part->media_type};
   document.digest = Sha256::of(document.bytes);
   return document;
 }
@@ -131,9 +138,11 @@ Result<ImageSource::Document> LocalSource::get_top() {
 Result<ImageSource::Document> LocalSource::get_manifest(const Digest& wanted) {
   const std::string what = manifest_name(wanted);
   const auto part = SPC_TRY_DURING(what, link_.blob(wanted));
-  if (!part) return Error(ErrorKind::corrupt, what + ": is missing").hint("the image is incomplete");
-  Document document{
-      .bytes = SPC_TRY_DURING(what, read_all(*part, kMaxManifest)), .media_type = part->media_type, .digest = wanted};
+  if (!part)
+    return Error(ErrorKind::corrupt, what + ": is missing").hint("the image is incomplete");
+  Document document{.bytes = SPC_TRY_DURING(what, read_all(*part, kMaxManifest)),
+                    .media_type = part->media_type,
+                    .digest = wanted};
   if (const Digest digest = Sha256::of(document.bytes); digest != wanted) {
     return Error(ErrorKind::corrupt, formatted("{}: has digest {} instead", what, digest.str()))
         .hint(kWhoseFault);
@@ -144,7 +153,8 @@ Result<ImageSource::Document> LocalSource::get_manifest(const Digest& wanted) {
 Result<std::string> LocalSource::get_config(const Descriptor& wanted) {
   const std::string what = "image configuration " + in_quotes(wanted.digest.str());
   const auto part = SPC_TRY_DURING(what, link_.blob(wanted.digest));
-  if (!part) return Error(ErrorKind::corrupt, what + ": is missing").hint("the image is incomplete");
+  if (!part)
+    return Error(ErrorKind::corrupt, what + ": is missing").hint("the image is incomplete");
   auto bytes = SPC_TRY_DURING(what, read_all(*part, kMaxConfig));
   if (const Digest digest = Sha256::of(bytes); digest != wanted.digest) {
     return Error(ErrorKind::corrupt, formatted("{}: has digest {} instead", what, digest.str()))

@@ -7,8 +7,9 @@
 
 namespace spc {
 
-/// An image that only its user may read: an archive, a layout, a local storage. A process of the user finds it and hands out
-/// parts of files, which are read here; the user can change their content at any time, so digests decide, as for a registry.
+/// An image that only its user may read: an archive, a layout, a local storage. A process of the
+/// user finds it and hands out parts of files, which are read here; the user can change their
+/// content at any time, so digests decide, as for a registry.
 class LocalSource final : public ImageSource {
  public:
   /// `link` is borrowed; `name` names the image in messages.

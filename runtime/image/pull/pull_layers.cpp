@@ -28,10 +28,12 @@ class Progress {
   void complete() {
     if (context_.meter && total_ > 0) context_.agent.meter(total_, total_);
   }
-  /// `underway` bytes have come of layers that are not finished; others convert `elsewhere` layers; other nodes bring `by_nodes`.
+  /// `underway` bytes have come of layers that are not finished; others convert `elsewhere` layers;
+  /// other nodes bring `by_nodes`.
   void tell(std::uint64_t underway, std::size_t elsewhere, std::size_t by_nodes) {
     if (context_.peers != nullptr) context_.peers->tell_progress(finished_ + underway, total_);
-    if (context_.peers != nullptr && context_.peers->srun_listens()) return;  // and tells the user of all nodes
+    if (context_.peers != nullptr && context_.peers->srun_listens())
+      return;  // and tells the user of all nodes
     const auto now = Clock::now();
     if (now < next_) return;
     if (context_.meter) {
@@ -67,7 +69,8 @@ class Progress {
 
 /// The image is wrong, or what came of it.
 bool is_about_bytes(const Error& error) {
-  return error.kind() == ErrorKind::corrupt || error.kind() == ErrorKind::invalid || error.kind() == ErrorKind::refused;
+  return error.kind() == ErrorKind::corrupt || error.kind() == ErrorKind::invalid ||
+         error.kind() == ErrorKind::refused;
 }
 
 struct Underway {
@@ -78,16 +81,19 @@ struct Underway {
 /// The phase that the next piece of time belongs to.
 ImportTiming::Seconds& phase_of(const std::list<Underway>& underway, ImportTiming& timing) {
   const auto any = [&](LayerPhase phase) {
-    return std::any_of(underway.begin(), underway.end(), [&](const Underway& one) { return one.task->phase() == phase; });
+    return std::any_of(underway.begin(), underway.end(),
+                       [&](const Underway& one) { return one.task->phase() == phase; });
   };
   if (underway.empty()) return timing.others;
   if (any(LayerPhase::fetching)) return timing.fetch;
   return any(LayerPhase::converting) ? timing.convert : timing.publish;
 }
 
-/// Whoever brings a layer at less than 8 MB/s is not waited for to the end: he may have a registry of his own that is slow on
-/// purpose. Nor is he whose pulse has stopped, as his user can stop him.
-std::chrono::seconds patience_for(const ImageLayer& layer) { return std::chrono::seconds(30 + layer.blob.size / 8'000'000); }
+/// Whoever brings a layer at less than 8 MB/s is not waited for to the end: he may have a registry
+/// of his own that is slow on purpose. Nor is he whose pulse has stopped, as his user can stop him.
+std::chrono::seconds patience_for(const ImageLayer& layer) {
+  return std::chrono::seconds(30 + layer.blob.size / 8'000'000);
+}
 constexpr std::chrono::seconds kBeat{1}, kNoPulse{10};
 
 /// For another process, which brings a layer.
@@ -107,7 +113,8 @@ class Waited {
 
 Result<int> file_of(const HeldLayer& layer) {
   if (layer.file) return layer.file.get();
-  return Error(ErrorKind::unavailable, "layer " + layer.name.str() + " was evicted while the image was pulled");
+  return Error(ErrorKind::unavailable,
+               "layer " + layer.name.str() + " was evicted while the image was pulled");
 }
 
 class Pulling {
@@ -139,8 +146,8 @@ class Pulling {
   }
 
  private:
-  /// Starts layers as far as there is room. Nobody waits for a lock while he holds one for a layer that he has not
-  /// begun, so processes that want the same layers cannot block each other.
+  /// Starts layers as far as there is room. Nobody waits for a lock while he holds one for a layer
+  /// that he has not begun, so processes that want the same layers cannot block each other.
   Result<void> start_some() {
     elsewhere_ = 0;
     for (auto layer = queue_.begin(); layer != queue_.end();) {
@@ -153,11 +160,12 @@ class Pulling {
     return {};
   }
 
-  /// What waits for layers below it keeps its tree in memory: there are not too many of these, and the lowest layer that is not
-  /// complete, which never waits, can always be started.
+  /// What waits for layers below it keeps its tree in memory: there are not too many of these, and
+  /// the lowest layer that is not complete, which never waits, can always be started.
   [[nodiscard]] bool has_room_for(const ImageLayer& layer) const {
     const auto waiting = static_cast<std::size_t>(
-        std::count_if(underway_.begin(), underway_.end(), [](const Underway& one) { return one.task->wants_below(); }));
+        std::count_if(underway_.begin(), underway_.end(),
+                      [](const Underway& one) { return one.task->wants_below(); }));
     if (underway_.size() - waiting >= context_.max_parallel) return false;
     return waiting < kMostWaiting || are_complete_below(layer.place);
   }
@@ -170,7 +178,8 @@ class Pulling {
   Result<bool> start(const ImageLayer& layer) {
     LayerLocks locks{.alone = SPC_TRY(context_.store.try_lock(layer.names.alone)), .fitted = {}};
     if (locks.alone) {
-      if (auto fitted = SPC_TRY(context_.store.try_lock(layer.names.fitted))) locks.fitted.emplace(*std::move(fitted));
+      if (auto fitted = SPC_TRY(context_.store.try_lock(layer.names.fitted)))
+        locks.fitted.emplace(*std::move(fitted));
     }
     const bool locked = locks.alone && locks.fitted;
     // Looked at under the locks: whoever had them before has delivered the layer or failed.
@@ -183,16 +192,19 @@ class Pulling {
       ++elsewhere_;
       return false;
     } else if (there) {
-      underway_.push_back({layer, LayerProof::start(layer, *there, std::move(locks), context_.source)});
+      underway_.push_back(
+          {layer, LayerProof::start(layer, *there, std::move(locks), context_.source)});
     } else {
-      auto pull = SPC_TRY(LayerPull::start(layer, std::move(locks), context_.source, context_.agent, context_.limits));
+      auto pull = SPC_TRY(LayerPull::start(layer, std::move(locks), context_.source, context_.agent,
+                                           context_.limits));
       underway_.push_back({layer, std::move(pull)});
     }
     return true;
   }
 
   void leave_to_others(const ImageLayer& layer) {
-    if (context_.peers != nullptr) context_.peers->will_not_fetch(layer.blob.digest, layer.blob.size);
+    if (context_.peers != nullptr)
+      context_.peers->will_not_fetch(layer.blob.digest, layer.blob.size);
   }
 
   bool has_waited_enough(const ImageLayer& layer) {
@@ -231,7 +243,8 @@ class Pulling {
         queue_.push_front(one->layer);
         one = underway_.erase(one);
       } else if (SPC_TRY(std::move(done))) {
-        // Noted before others can take the locks: a job that waits for the same image need not bring it again.
+        // Noted before others can take the locks: a job that waits for the same image need not
+        // bring it again.
         SPC_TRY(context_.rights.delivered(one->task->name()));
         context_.timing.from += one->task->came();
         context_.timing.converted += one->task->converts() ? 1 : 0;
@@ -262,12 +275,14 @@ class Pulling {
     if (!queue_.empty() || context_.facts.is_read()) return;
     context_.facts.prepare();
     std::vector<int> layers(held_.size(), -1);
-    for (std::size_t place = 0; place < held_.size(); ++place) layers[place] = held_[place] ? held_[place]->file.get() : -1;
+    for (std::size_t place = 0; place < held_.size(); ++place)
+      layers[place] = held_[place] ? held_[place]->file.get() : -1;
     for (const auto& one : underway_) layers[one.layer.place] = one.task->written();
     if (std::ranges::count(layers, -1) != 0) return;
     for (std::size_t place = held_.size(); place-- > 1;) {
       const auto &below = held_[place - 1], &here = held_[place];
-      if (below && here && is_same_file(*below, *here)) layers.erase(layers.begin() + static_cast<std::ptrdiff_t>(place));
+      if (below && here && is_same_file(*below, *here))
+        layers.erase(layers.begin() + static_cast<std::ptrdiff_t>(place));
     }
     context_.facts.read(layers);
   }
@@ -306,7 +321,8 @@ Result<std::vector<HeldLayer>> pull_layers(const PullContext& context, PulledLay
 namespace {
 
 /// The layers below, then those of the run: `files` has all of them.
-Result<void> write_merged(const PullContext& context, const Digest& name, std::uint32_t merges, std::span<const int> files) {
+Result<void> write_merged(const PullContext& context, const Digest& name, std::uint32_t merges,
+                          std::span<const int> files) {
   LayerLimits limits = context.limits;
   limits.merges = merges;
   const auto object = SPC_TRY(context.agent.new_object(order_of(limits)));
@@ -324,22 +340,28 @@ Result<void> write_merged(const PullContext& context, const Digest& name, std::u
 
 }  // namespace
 
-Result<std::vector<HeldLayer>> merge_layers(const PullContext& context, std::span<const LayerRun> runs,
-                                            std::span<const ImageLayer> layers, std::vector<HeldLayer> held) {
+Result<std::vector<HeldLayer>> merge_layers(const PullContext& context,
+                                            std::span<const LayerRun> runs,
+                                            std::span<const ImageLayer> layers,
+                                            std::vector<HeldLayer> held) {
   std::vector<HeldLayer> merged;
   for (const LayerRun& run : runs) {
-    const Digest name = run.is_merged() ? merged_name(run.begin, layers[run.end - 1].names) : held[run.begin].name;
+    const Digest name =
+        run.is_merged() ? merged_name(run.begin, layers[run.end - 1].names) : held[run.begin].name;
     if (held[run.begin].name == name) {
       merged.push_back(std::move(held[run.begin]));
       continue;
     }
-    const auto lock = SPC_TRY(context.store.try_lock(name));  // keeps it from eviction until it is held
+    const auto lock =
+        SPC_TRY(context.store.try_lock(name));  // keeps it from eviction until it is held
     std::vector<int> files;
     for (const HeldLayer& below : merged) files.push_back(SPC_TRY(file_of(below)));
-    for (std::size_t place = run.begin; place < run.end; ++place) files.push_back(SPC_TRY(file_of(held[place])));
+    for (std::size_t place = run.begin; place < run.end; ++place)
+      files.push_back(SPC_TRY(file_of(held[place])));
     if (!context.store.has_layer(name)) {
-      SPC_TRY_DURING(formatted("merge layers {} to {}", run.begin + 1, run.end),
-                     write_merged(context, name, static_cast<std::uint32_t>(run.end - run.begin), files));
+      SPC_TRY_DURING(
+          formatted("merge layers {} to {}", run.begin + 1, run.end),
+          write_merged(context, name, static_cast<std::uint32_t>(run.end - run.begin), files));
     }
     SPC_TRY(context.rights.delivered(name));
     merged.push_back({name, context.store.hold_layer(name)});

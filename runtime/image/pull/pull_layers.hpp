@@ -25,7 +25,7 @@ struct PullContext {
   std::size_t layers = 0;  ///< of the image, including those in the store
   std::size_t max_parallel = 2;
   LayerLimits limits;
-  bool meter = false;  ///< progress as numbers instead of lines
+  bool meter = false;      ///< progress as numbers instead of lines
   Peers* peers = nullptr;  ///< hear of progress; null: there are none
   ImageFacts& facts;       ///< is given the layers as soon as all are written
   ImportTiming& timing;
@@ -47,18 +47,24 @@ struct PulledLayers {
 };
 
 /// Whether the places of two layers, one above the other, have one merged file.
-inline bool is_same_file(const HeldLayer& layer, const HeldLayer& above) { return layer.name == above.name; }
+inline bool is_same_file(const HeldLayer& layer, const HeldLayer& above) {
+  return layer.name == above.name;
+}
 
-/// Pulls every missing layer into the store, the largest first, several in parallel. For a layer that is in the store from
-/// elsewhere, the bytes are fetched nevertheless, and only checked. A layer that another process on this node is
-/// pulling is awaited; if that process dies or takes too long, it is pulled here. A layer that must be fitted to those below
-/// it waits until these are complete, which takes nobody's turn. Reports
-/// progress at once, then at most once a second. An error aborts everything. Returns all layers, by their places.
+/// Pulls every missing layer into the store, the largest first, several in parallel. For a layer
+/// that is in the store from elsewhere, the bytes are fetched nevertheless, and only checked. A
+/// layer that another process on this node is pulling is awaited; if that process dies or takes too
+/// long, it is pulled here. A layer that must be fitted to those below it waits until these are
+/// complete, which takes nobody's turn. Reports progress at once, then at most once a second. An
+/// error aborts everything. Returns all layers, by their places.
 Result<std::vector<HeldLayer>> pull_layers(const PullContext& context, PulledLayers layers);
 
-/// Makes one file of each run of several layers and publishes it. Returns the files of the image, one for each run. What the merged
-/// layers were stays in the store until its room is needed, or for a day.
-Result<std::vector<HeldLayer>> merge_layers(const PullContext& context, std::span<const LayerRun> runs,
-                                            std::span<const ImageLayer> layers, std::vector<HeldLayer> held);
+/// Makes one file of each run of several layers and publishes it. Returns the files of the image,
+/// one for each run. What the merged layers were stays in the store until its room is needed, or
+/// for a day.
+Result<std::vector<HeldLayer>> merge_layers(const PullContext& context,
+                                            std::span<const LayerRun> runs,
+                                            std::span<const ImageLayer> layers,
+                                            std::vector<HeldLayer> held);
 
 }  // namespace spc

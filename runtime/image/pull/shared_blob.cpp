@@ -31,7 +31,8 @@ SharedBlob::~SharedBlob() {
 }
 
 bool SharedBlob::find() {
-  UniqueFd there = is_broken_ ? UniqueFd() : from_.store.find(blob_.digest, blob_.size, from_.place);
+  UniqueFd there =
+      is_broken_ ? UniqueFd() : from_.store.find(blob_.digest, blob_.size, from_.place);
   is_whole_ = static_cast<bool>(there);
   if (there) read_file_of(std::move(there));
   return is_whole_;
@@ -50,7 +51,8 @@ void SharedBlob::look() {
   const auto now = Clock::now();
   if (now - waits_since_ >= kPatience) return fetch(std::nullopt);
   next_look_ = now + pause_between_looks();
-  if (UniqueFd growing = is_broken_ ? UniqueFd() : from_.store.follow(others_.note(), blob_.digest)) {
+  if (UniqueFd growing =
+          is_broken_ ? UniqueFd() : from_.store.follow(others_.note(), blob_.digest)) {
     read_file_of(std::move(growing));
   }
 }
@@ -62,11 +64,14 @@ void SharedBlob::read_file_of(UniqueFd file) {
 }
 
 void SharedBlob::read() {
-  for (int i = 0; i < kChunksATurn && file_ && has_more_ && !is_paused_ && passed_ < blob_.size; ++i) {
+  for (int i = 0; i < kChunksATurn && file_ && has_more_ && !is_paused_ && passed_ < blob_.size;
+       ++i) {
     if (from_chunk_ == chunk_.size()) {
-      chunk_.resize(static_cast<std::size_t>(std::min<std::uint64_t>(kChunkBytes, blob_.size - passed_)));
+      chunk_.resize(
+          static_cast<std::size_t>(std::min<std::uint64_t>(kChunkBytes, blob_.size - passed_)));
       from_chunk_ = 0;
-      const ssize_t got = ::pread(file_.get(), chunk_.data(), chunk_.size(), static_cast<off_t>(passed_));
+      const ssize_t got =
+          ::pread(file_.get(), chunk_.data(), chunk_.size(), static_cast<off_t>(passed_));
       is_broken_ = is_whole_ ? got <= 0 : got < 0;
       has_more_ = got > 0;
       chunk_.resize(has_more_ ? static_cast<std::size_t>(got) : 0);
@@ -103,7 +108,8 @@ void SharedBlob::fetch(std::optional<Lease> lease) {
 
 HttpHandler::Take SharedBlob::take(std::span<const std::byte> bytes) {
   const auto known = static_cast<std::size_t>(std::min<std::uint64_t>(skip_, bytes.size()));
-  if (known < bytes.size() && sink_.take(bytes.subspan(known)) == HttpHandler::Take::later) return HttpHandler::Take::later;
+  if (known < bytes.size() && sink_.take(bytes.subspan(known)) == HttpHandler::Take::later)
+    return HttpHandler::Take::later;
   skip_ -= known;
   passed_ += bytes.size() - known;
   if (copy_) {
@@ -113,8 +119,9 @@ HttpHandler::Take SharedBlob::take(std::span<const std::byte> bytes) {
 }
 
 void SharedBlob::without_copy(const Error& error) {
-  from_.log.write(LogLevel::warning, formatted("shared store {}: {}: pulling layer {} without it", in_quotes(from_.store.directory()),
-                                               error.message(), in_quotes(blob_.digest.str())));
+  from_.log.write(LogLevel::warning, formatted("shared store {}: {}: pulling layer {} without it",
+                                               in_quotes(from_.store.directory()), error.message(),
+                                               in_quotes(blob_.digest.str())));
   copy_.reset();
   lease_.reset();
 }
@@ -122,7 +129,8 @@ void SharedBlob::without_copy(const Error& error) {
 void SharedBlob::watch(std::vector<pollfd>& descriptors) const {
   if (fetching_) return fetching_->watch(descriptors);
   // A file is always readable: whoever waits for it goes on at once.
-  if (file_ && has_more_ && !is_paused_) descriptors.push_back({.fd = file_.get(), .events = POLLIN, .revents = 0});
+  if (file_ && has_more_ && !is_paused_)
+    descriptors.push_back({.fd = file_.get(), .events = POLLIN, .revents = 0});
 }
 
 void SharedBlob::advance() {
@@ -139,12 +147,14 @@ void SharedBlob::resume() {
 }
 
 const char* SharedBlob::whose_fault() const {
-  return fetching_ ? fetching_->whose_fault() : "the copy in the shared store was damaged, and is removed: try again";
+  return fetching_ ? fetching_->whose_fault()
+                   : "the copy in the shared store was damaged, and is removed: try again";
 }
 
 void SharedBlob::proven(bool is_right) {
   if (!is_right && !fetching_) from_.store.remove(blob_.digest);
-  if (is_right && !fetching_ && !is_whole_) from_.store.adopt(others_.note(), blob_.digest, from_.place);
+  if (is_right && !fetching_ && !is_whole_)
+    from_.store.adopt(others_.note(), blob_.digest, from_.place);
   if (!is_right || !copy_) {
     copy_.reset();
     lease_.reset();

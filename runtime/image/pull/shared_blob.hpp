@@ -27,24 +27,31 @@ struct SharedPlace {
   std::function<std::unique_ptr<BlobStream>(FetchSink&)> fetch;
 };
 
-/// A layer's blob out of the shared store; if it is not there, from the registry, and into the shared store on the way. What another
-/// node is bringing is read while it comes, unless nothing comes any more. Whatever is wrong with the shared store, the
-/// registry serves: it is told once, and nothing fails.
+/// A layer's blob out of the shared store; if it is not there, from the registry, and into the
+/// shared store on the way. What another node is bringing is read while it comes, unless nothing
+/// comes any more. Whatever is wrong with the shared store, the registry serves: it is told once,
+/// and nothing fails.
 class SharedBlob final : public BlobStream, private FetchSink {
  public:
-  SharedBlob(SharedPlace from, Descriptor blob, FetchSink& sink) : from_(std::move(from)), blob_(std::move(blob)), sink_(sink) {}
+  SharedBlob(SharedPlace from, Descriptor blob, FetchSink& sink)
+      : from_(std::move(from)), blob_(std::move(blob)), sink_(sink) {}
   ~SharedBlob() override;
 
   void start() override { look(); }
   void watch(std::vector<pollfd>& descriptors) const override;
   void advance() override;
   void resume() override;
-  [[nodiscard]] bool finished() const override { return fetching_ ? fetching_->finished() : passed_ == blob_.size; }
+  [[nodiscard]] bool finished() const override {
+    return fetching_ ? fetching_->finished() : passed_ == blob_.size;
+  }
   [[nodiscard]] bool waits_for_node() const override { return !fetching_ && !is_whole_; }
-  [[nodiscard]] CameFrom comes_from() const override { return fetching_ ? fetching_->comes_from() : CameFrom::shared; }
+  [[nodiscard]] CameFrom comes_from() const override {
+    return fetching_ ? fetching_->comes_from() : CameFrom::shared;
+  }
   Result<void> outcome() override { return fetching_ ? fetching_->outcome() : Result<void>(); }
   [[nodiscard]] const char* whose_fault() const override;
-  /// Puts what came from the registry under its name, in a thread: that waits for the file system. advance() keeps the lease.
+  /// Puts what came from the registry under its name, in a thread: that waits for the file system.
+  /// advance() keeps the lease.
   void proven(bool is_right) override;
 
  private:

@@ -18,7 +18,8 @@ std::vector<Descriptor> blobs_of(const Manifest& manifest) {
 
 }  // namespace
 
-Result<PushCounts> push_image(PushSource& from, RegistrySession& session, const std::string& tag, const PushMeter& meter) {
+Result<PushCounts> push_image(PushSource& from, RegistrySession& session, const std::string& tag,
+                              const PushMeter& meter) {
   RegistryPush to(session);
   const PushedManifest& manifest = from.manifest();
   const auto blobs = blobs_of(manifest.parsed);
@@ -30,12 +31,14 @@ Result<PushCounts> push_image(PushSource& from, RegistrySession& session, const 
     if (meter) meter(done, counts.total_bytes);
     if (SPC_TRY(to.has_blob(blob))) {
       ++counts.there;
-    } else if (!neighbour.empty() && neighbour != session.repository && SPC_TRY(to.mount(blob, neighbour))) {
+    } else if (!neighbour.empty() && neighbour != session.repository &&
+               SPC_TRY(to.mount(blob, neighbour))) {
       ++counts.mounted;
     } else {
       const auto bytes = SPC_TRY(from.blob(blob));
       if (bytes.size != blob.size)
-        return Error(ErrorKind::corrupt, "blob " + blob.digest.str() + ": has another size than stated");
+        return Error(ErrorKind::corrupt,
+                     "blob " + blob.digest.str() + ": has another size than stated");
       SPC_TRY(to.upload(blob, bytes, [&](std::uint64_t sent) {
         if (meter) meter(done + sent, counts.total_bytes);
       }));

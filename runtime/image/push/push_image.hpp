@@ -21,8 +21,10 @@ struct PushCounts {
 /// Bytes of the image that the registry has, and all.
 using PushMeter = std::function<void(std::uint64_t done, std::uint64_t total)>;
 
-/// Brings the image to the repository of `to`, whose `session` it is, and gives it the name `tag` when all of it is there. What the
-/// registry has is not sent, and what another of its repositories has is mounted.
-Result<PushCounts> push_image(PushSource& from, RegistrySession& session, const std::string& tag, const PushMeter& meter);
+/// Brings the image to the repository of `to`, whose `session` it is, and gives it the name `tag`
+/// when all of it is there. What the registry has is not sent, and what another of its repositories
+/// has is mounted.
+Result<PushCounts> push_image(PushSource& from, RegistrySession& session, const std::string& tag,
+                              const PushMeter& meter);
 
 }  // namespace spc

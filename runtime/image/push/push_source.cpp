@@ -30,12 +30,18 @@ class LocalSource final : public PushSource {
 };
 
 /// Fetches an object of the repository into a nameless file. Without a size, at most `limit` bytes.
-Result<FilePart> fetched(RegistrySession& session, const std::string& path, const std::string& what, const Digest& digest,
-                         std::optional<std::uint64_t> size, const char* accept) {
+Result<FilePart> fetched(RegistrySession& session, const std::string& path, const std::string& what,
+                         const Digest& digest, std::optional<std::uint64_t> size,
+                         const char* accept) {
   auto file = SPC_TRY(user_source::temporary_file(size.value_or(kMaxDocument)));
-  const auto got = SPC_TRY(fetch_file(
-      session, {.path = path, .what = what, .accept = accept, .max_size = kMaxDocument, .exact_size = size, .upload = {}},
-      file.get()));
+  const auto got = SPC_TRY(fetch_file(session,
+                                      {.path = path,
+                                       .what = what,
+                                       .accept = accept,
+                                       .max_size = kMaxDocument,
+                                       .exact_size = size,
+                                       .upload = {}},
+                                      file.get()));
   if (got.digest != digest) return Error(ErrorKind::corrupt, what + ": does not match its digest");
   auto part = SPC_TRY(user_source::ordinary_file(std::move(file), what));
   part.media_type = got.media_type;
@@ -44,9 +50,11 @@ Result<FilePart> fetched(RegistrySession& session, const std::string& path, cons
 
 class RegistrySource final : public PushSource {
  public:
-  RegistrySource(RegistrySession& session, PushedManifest manifest) : PushSource(std::move(manifest)), session_(session) {}
+  RegistrySource(RegistrySession& session, PushedManifest manifest)
+      : PushSource(std::move(manifest)), session_(session) {}
   Result<FilePart> blob(const Descriptor& wanted) override {
-    auto part = fetched(session_, "blobs/" + wanted.digest.str(), "blob " + wanted.digest.str(), wanted.digest, wanted.size, "");
+    auto part = fetched(session_, "blobs/" + wanted.digest.str(), "blob " + wanted.digest.str(),
+                        wanted.digest, wanted.size, "");
     if (part) return part;
     const Error& error = part.error();
     return Error::with(error.kind(), error.sys_errno(), error.what(),
@@ -69,7 +77,9 @@ class LayeredSource final : public PushSource {
     auto own = image_->blob(wanted);
     return own || own.error().kind() != ErrorKind::not_found ? std::move(own) : below_.blob(wanted);
   }
-  [[nodiscard]] std::string repository_at(const std::string& registry) const override { return below_.repository_at(registry); }
+  [[nodiscard]] std::string repository_at(const std::string& registry) const override {
+    return below_.repository_at(registry);
+  }
 
  private:
   std::unique_ptr<PushSource> image_;
@@ -78,9 +88,11 @@ class LayeredSource final : public PushSource {
 
 }  // namespace
 
-Result<PushedManifest> PushedManifest::parse(std::string text, const std::string& media_type, const std::string& what) {
+Result<PushedManifest> PushedManifest::parse(std::string text, const std::string& media_type,
+                                             const std::string& what) {
   auto parsed = SPC_TRY(parse_manifest(text, media_type, what));
-  if (!std::holds_alternative<Manifest>(parsed)) return Error(ErrorKind::invalid, what + ": is not the manifest of one image");
+  if (!std::holds_alternative<Manifest>(parsed))
+    return Error(ErrorKind::invalid, what + ": is not the manifest of one image");
   const auto document = SPC_TRY(parse_json_object(text, what));
   const auto own_type = SPC_TRY(document.text("mediaType"));
   PushedManifest manifest;
@@ -90,8 +102,8 @@ Result<PushedManifest> PushedManifest::parse(std::string text, const std::string
   return manifest;
 }
 
-Result<std::unique_ptr<PushSource>> source_from(std::unique_ptr<LocalImage> image, const Platform& platform,
-                                                const std::string& name) {
+Result<std::unique_ptr<PushSource>> source_from(std::unique_ptr<LocalImage> image,
+                                                const Platform& platform, const std::string& name) {
   const std::string what = "manifest of " + in_quotes(name);
   FilePart part = image->document();
   std::string text = SPC_TRY(read_part(part, kMaxDocument, what));
@@ -100,25 +112,32 @@ Result<std::unique_ptr<PushSource>> source_from(std::unique_ptr<LocalImage> imag
     if (std::holds_alternative<Manifest>(parsed)) break;
     const auto entry = SPC_TRY(choose_platform(std::get<Index>(parsed), platform, what));
     const auto chosen = SPC_TRY(image->blob(entry.descriptor.digest));
-    if (!chosen) return Error(ErrorKind::not_found, what + ": lacks its part " + entry.descriptor.digest.str());
+    if (!chosen)
+      return Error(ErrorKind::not_found,
+                   what + ": lacks its part " + entry.descriptor.digest.str());
     part = *chosen;
     part.media_type = entry.descriptor.media_type;
     text = SPC_TRY(read_part(part, kMaxDocument, what));
-    if (Sha256::of(text) != entry.descriptor.digest) return Error(ErrorKind::corrupt, what + ": does not match its digest");
+    if (Sha256::of(text) != entry.descriptor.digest)
+      return Error(ErrorKind::corrupt, what + ": does not match its digest");
   }
   auto manifest = SPC_TRY(PushedManifest::parse(std::move(text), part.media_type, what));
-  return std::unique_ptr<PushSource>(std::make_unique<LocalSource>(std::move(image), std::move(manifest)));
+  return std::unique_ptr<PushSource>(
+      std::make_unique<LocalSource>(std::move(image), std::move(manifest)));
 }
 
-std::unique_ptr<PushSource> with_layers_of(std::unique_ptr<PushSource> image, RegistrySession& session) {
+std::unique_ptr<PushSource> with_layers_of(std::unique_ptr<PushSource> image,
+                                           RegistrySession& session) {
   return std::make_unique<LayeredSource>(std::move(image), session);
 }
 
-Result<std::unique_ptr<PushSource>> source_from(RegistrySession& session, std::string manifest, const Digest& digest) {
+Result<std::unique_ptr<PushSource>> source_from(RegistrySession& session, std::string manifest,
+                                                const Digest& digest) {
   const std::string what = "manifest " + digest.str();
   std::string type;
   if (manifest.empty()) {
-    const auto part = SPC_TRY(fetched(session, "manifests/" + digest.str(), what, digest, std::nullopt, kManifestAccept));
+    const auto part = SPC_TRY(
+        fetched(session, "manifests/" + digest.str(), what, digest, std::nullopt, kManifestAccept));
     manifest = SPC_TRY(read_part(part, kMaxDocument, what));
     type = part.media_type;
   }

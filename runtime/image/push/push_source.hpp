@@ -18,7 +18,8 @@ struct PushedManifest {
   Manifest parsed;
 
   /// `what` names it in messages.
-  static Result<PushedManifest> parse(std::string text, const std::string& media_type, const std::string& what);
+  static Result<PushedManifest> parse(std::string text, const std::string& media_type,
+                                      const std::string& what);
 };
 
 /// Where an image that is pushed comes from.
@@ -29,7 +30,9 @@ class PushSource {
   /// The bytes of a blob, whose digest is right unless the file changes.
   virtual Result<user_source::FilePart> blob(const Descriptor& wanted) = 0;
   /// The repository of `registry` that has the blobs; empty: none.
-  [[nodiscard]] virtual std::string repository_at(const std::string& /*registry*/) const { return {}; }
+  [[nodiscard]] virtual std::string repository_at(const std::string& /*registry*/) const {
+    return {};
+  }
 
  protected:
   explicit PushSource(PushedManifest manifest) : manifest_(std::move(manifest)) {}
@@ -38,14 +41,19 @@ class PushSource {
   PushedManifest manifest_;
 };
 
-/// An image of the user: an archive, a layout, one of podman's or docker's. Of several platforms, the one for `platform`.
-Result<std::unique_ptr<PushSource>> source_from(std::unique_ptr<user_source::LocalImage> image, const Platform& platform,
-                                                const std::string& name);
-/// The same image, which lacks the layers of another one: they come from there. `session` is borrowed.
-std::unique_ptr<PushSource> with_layers_of(std::unique_ptr<PushSource> image, RegistrySession& session);
+/// An image of the user: an archive, a layout, one of podman's or docker's. Of several platforms,
+/// the one for `platform`.
+Result<std::unique_ptr<PushSource>> source_from(std::unique_ptr<user_source::LocalImage> image,
+                                                const Platform& platform, const std::string& name);
+/// The same image, which lacks the layers of another one: they come from there. `session` is
+/// borrowed.
+std::unique_ptr<PushSource> with_layers_of(std::unique_ptr<PushSource> image,
+                                           RegistrySession& session);
 
-/// An image of a registry, fetched blob by blob into nameless files and checked: only those that are asked for. `manifest`: as it is
-/// known from a store; empty text: fetched as `digest`. `session` is borrowed.
-Result<std::unique_ptr<PushSource>> source_from(RegistrySession& session, std::string manifest, const Digest& digest);
+/// An image of a registry, fetched blob by blob into nameless files and checked: only those that
+/// are asked for. `manifest`: as it is known from a store; empty text: fetched as `digest`.
+/// `session` is borrowed.
+Result<std::unique_ptr<PushSource>> source_from(RegistrySession& session, std::string manifest,
+                                                const Digest& digest);
 
 }  // namespace spc

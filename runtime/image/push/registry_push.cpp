@@ -9,8 +9,8 @@
 namespace spc {
 namespace {
 
-// What is lost at most when a connection breaks and the registry keeps nothing of a request that did not end. Smaller blobs are
-// sent in one piece, as all registries take them.
+// What is lost at most when a connection breaks and the registry keeps nothing of a request that
+// did not end. Smaller blobs are sent in one piece, as all registries take them.
 constexpr std::uint64_t kPiece = 32 << 20;
 constexpr int kMaxTries = 4;
 
@@ -68,14 +68,15 @@ Result<HttpHead> RegistryPush::send(FetchRequest request) {
 }
 
 Result<bool> RegistryPush::has_blob(const Descriptor& blob) {
-  const auto head = send({.path = "blobs/" + blob.digest.str(), .what = named(blob), .head = true, .accept = {}});
+  const auto head =
+      send({.path = "blobs/" + blob.digest.str(), .what = named(blob), .head = true, .accept = {}});
   if (head) return true;
   if (head.error().kind() == ErrorKind::not_found) return false;
   return head.error();
 }
 
-/// A registry may give a path only. An upload is never sent to where it could be read on the way if the registry itself is not
-/// spoken with so.
+/// A registry may give a path only. An upload is never sent to where it could be read on the way if
+/// the registry itself is not spoken with so.
 Result<std::string> RegistryPush::location_of(const HttpHead& head) const {
   const std::string& base = session_.endpoints.back().base_url;
   std::string location(head.header("location"));
@@ -83,50 +84,70 @@ Result<std::string> RegistryPush::location_of(const HttpHead& head) const {
   const std::string origin = origin_of(location);
   if (origin.empty()) return Error(ErrorKind::unavailable, "does not say where to send a blob");
   if (base.starts_with("https:") && !origin.starts_with("https:")) {
-    return Error(ErrorKind::refused, formatted("wants the blob at {}, which is not encrypted", in_quotes(origin)));
+    return Error(ErrorKind::refused,
+                 formatted("wants the blob at {}, which is not encrypted", in_quotes(origin)));
   }
   return location;
 }
 
 Result<std::string> RegistryPush::begin_upload(const Descriptor& blob) {
-  const auto head =
-      SPC_TRY(send({.path = "blobs/uploads/", .what = named(blob), .accept = {}, .method = "POST", .upload = {}, .url = {}}));
+  const auto head = SPC_TRY(send({.path = "blobs/uploads/",
+                                  .what = named(blob),
+                                  .accept = {},
+                                  .method = "POST",
+                                  .upload = {},
+                                  .url = {}}));
   return location_of(head);
 }
 
 Result<bool> RegistryPush::mount(const Descriptor& blob, const std::string& repository) {
-  const std::string path = formatted("blobs/uploads/?mount={}&from={}", blob.digest.str(), repository);
-  const auto head = send({.path = path, .what = named(blob), .accept = {}, .method = "POST", .upload = {}, .url = {}});
+  const std::string path =
+      formatted("blobs/uploads/?mount={}&from={}", blob.digest.str(), repository);
+  const auto head = send(
+      {.path = path, .what = named(blob), .accept = {}, .method = "POST", .upload = {}, .url = {}});
   if (head) return head->status == 201;
   // Who may not read there sends it.
-  if (head.error().kind() == ErrorKind::refused || head.error().kind() == ErrorKind::not_found) return false;
+  if (head.error().kind() == ErrorKind::refused || head.error().kind() == ErrorKind::not_found)
+    return false;
   return head.error();
 }
 
 /// What is left of a blob: all but the last piece by PATCH, the last one with the digest.
 Result<void> RegistryPush::send_rest(Upload& upload) {
-  FetchRequest request{
-      .path = {}, .what = named(upload.blob), .accept = {}, .method = "PATCH", .upload = {}, .url = {}, .once = true};
+  FetchRequest request{.path = {},
+                       .what = named(upload.blob),
+                       .accept = {},
+                       .method = "PATCH",
+                       .upload = {},
+                       .url = {},
+                       .once = true};
   while (!upload.whole && upload.bytes.size - upload.done > kPiece) {
     request.upload = upload.piece(kPiece);
     request.url = upload.url;
     const auto head = SPC_TRY(send(request));
     upload.url = SPC_TRY(location_of(head));
     upload.done = bytes_in(head.header("range")).value_or(upload.done + kPiece);
-    if (upload.done > upload.bytes.size) return Error(ErrorKind::unavailable, "says that it has more than was sent");
+    if (upload.done > upload.bytes.size)
+      return Error(ErrorKind::unavailable, "says that it has more than was sent");
   }
   request.method = "PUT";
   request.upload = upload.piece(upload.bytes.size - upload.done);
   if (upload.done == 0) request.upload.range.clear();
-  request.url = upload.url + (upload.url.find('?') == std::string::npos ? "?" : "&") + "digest=" + upload.blob.digest.str();
+  request.url = upload.url + (upload.url.find('?') == std::string::npos ? "?" : "&") +
+                "digest=" + upload.blob.digest.str();
   SPC_TRY(send(request));
   return {};
 }
 
-/// Where to go on after a failure. The registry may have forgotten the upload, or ended it without our having heard.
+/// Where to go on after a failure. The registry may have forgotten the upload, or ended it without
+/// our having heard.
 Result<void> RegistryPush::find_place(Upload& upload) {
-  const auto head =
-      send({.path = {}, .what = named(upload.blob), .accept = {}, .method = "GET", .upload = {}, .url = upload.url});
+  const auto head = send({.path = {},
+                          .what = named(upload.blob),
+                          .accept = {},
+                          .method = "GET",
+                          .upload = {},
+                          .url = upload.url});
   if (head) {
     // An empty upload is told as 0-0 or without a range.
     const auto there = bytes_in(head->header("range")).value_or(0);
@@ -155,7 +176,8 @@ Result<void> RegistryPush::upload(const Descriptor& blob, const user_source::Fil
     Result<void> sent = is_lost ? find_place(upload) : Result<void>();
     if (sent && upload.url.empty()) return {};
     if (sent) sent = send_rest(upload);
-    if (!sent && sent.error().kind() == ErrorKind::refused && upload.done == 0 && !upload.whole && bytes.size > kPiece) {
+    if (!sent && sent.error().kind() == ErrorKind::refused && upload.done == 0 && !upload.whole &&
+        bytes.size > kPiece) {
       upload.whole = true;  // some registries take a blob by one PUT only
       upload.url = SPC_TRY(begin_upload(blob));
       is_lost = false;
@@ -164,18 +186,26 @@ Result<void> RegistryPush::upload(const Descriptor& blob, const user_source::Fil
     if (sent || sent.error().kind() != ErrorKind::unavailable) return sent;
     if (upload.done > most) tries = 1;
     most = std::max(most, upload.done);
-    if (tries == kMaxTries) return std::move(sent).error().hint(formatted("gave up after {} attempts", tries));
+    if (tries == kMaxTries)
+      return std::move(sent).error().hint(formatted("gave up after {} attempts", tries));
     session_.log.write(LogLevel::info, sent.error().message() + ": going on from there");
-    const auto due = std::chrono::steady_clock::now() + std::chrono::milliseconds(250) * (1 << (2 * (tries - 1)));
-    while (std::chrono::steady_clock::now() < due) SPC_TRY(session_.http.wait(std::chrono::milliseconds(50)));
+    const auto due = std::chrono::steady_clock::now() +
+                     std::chrono::milliseconds(250) * (1 << (2 * (tries - 1)));
+    while (std::chrono::steady_clock::now() < due)
+      SPC_TRY(session_.http.wait(std::chrono::milliseconds(50)));
     is_lost = true;
   }
 }
 
-Result<void> RegistryPush::put_manifest(const std::string& text, const std::string& media_type, const std::string& tag) {
+Result<void> RegistryPush::put_manifest(const std::string& text, const std::string& media_type,
+                                        const std::string& tag) {
   const auto file = SPC_TRY(user_source::file_with(text, media_type));
-  const HttpUpload upload{
-      .file = file.file->get(), .offset = 0, .size = text.size(), .type = media_type, .range = {}, .meter = {}};
+  const HttpUpload upload{.file = file.file->get(),
+                          .offset = 0,
+                          .size = text.size(),
+                          .type = media_type,
+                          .range = {},
+                          .meter = {}};
   SPC_TRY(send({.path = "manifests/" + tag,
                 .what = "manifest " + in_quotes(tag),
                 .accept = {},

@@ -14,13 +14,15 @@ bool looks_like_registry(std::string_view image) {
   if (name.find('.') != std::string_view::npos) return true;
   if (name.size() == image.size()) return false;
   const std::string_view tag = image.substr(name.size() + 1);
-  return tag.size() >= 3 && tag.size() <= 5 && std::all_of(tag.begin(), tag.end(), [](char c) { return c >= '0' && c <= '9'; });
+  return tag.size() >= 3 && tag.size() <= 5 &&
+         std::all_of(tag.begin(), tag.end(), [](char c) { return c >= '0' && c <= '9'; });
 }
 
 bool has_registry(std::string_view image) {
   const std::string_view first = image.substr(0, image.find('/'));
   return image.find('#') != std::string_view::npos || image.find('@') < image.find('/') ||
-         (first.size() < image.size() && (first == "localhost" || first.find_first_of(".:") != std::string_view::npos));
+         (first.size() < image.size() &&
+          (first == "localhost" || first.find_first_of(".:") != std::string_view::npos));
 }
 
 /// Of `pull image "REGISTRY/NAME…`.
@@ -36,17 +38,22 @@ std::string_view registry_in(std::string_view what) {
 
 Error advised(Error error, std::string_view image) {
   if (image.starts_with("docker://")) image.remove_prefix(9);
-  const bool is_about_name =
-      error.kind() == ErrorKind::not_found || error.kind() == ErrorKind::refused || error.kind() == ErrorKind::unavailable;
+  const bool is_about_name = error.kind() == ErrorKind::not_found ||
+                             error.kind() == ErrorKind::refused ||
+                             error.kind() == ErrorKind::unavailable;
   const auto location = ImageLocation::parse(image);
   const std::string registry(registry_in(error.what()));
-  if (!is_about_name || registry.empty() || !location || location->kind != ImageLocation::Kind::registry || has_registry(image)) {
+  if (!is_about_name || registry.empty() || !location ||
+      location->kind != ImageLocation::Kind::registry || has_registry(image)) {
     return error;
   }
   std::string advice = error.advice() + (error.advice().empty() ? "" : "; ");
-  advice += formatted("without a registry in its name an image is of {}, the default: REGISTRY/NAME names another", registry);
+  advice += formatted(
+      "without a registry in its name an image is of {}, the default: REGISTRY/NAME names another",
+      registry);
   if (looks_like_registry(image))
-    advice += formatted("; in #SBATCH lines # begins a comment: write {}/NAME, not {}#NAME", image, image);
+    advice += formatted("; in #SBATCH lines # begins a comment: write {}/NAME, not {}#NAME", image,
+                        image);
   return Error(error.kind(), error.what()).hint(advice);
 }
 

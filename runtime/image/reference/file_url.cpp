@@ -13,8 +13,8 @@ bool is_plain(char c) { return c > 0x20 && c < 0x7f && c != '"' && c != '\\'; }
 
 /// Whether it is a path, or has one behind its scheme: every character may be in its name.
 bool is_local(std::string_view image) {
-  return image.find_first_of("./~") == 0 || image.starts_with("oci:") || image.starts_with("oci-archive:") ||
-         image.starts_with("docker-archive:");
+  return image.find_first_of("./~") == 0 || image.starts_with("oci:") ||
+         image.starts_with("oci-archive:") || image.starts_with("docker-archive:");
 }
 
 }  // namespace
@@ -33,7 +33,8 @@ std::string without_secrets(std::string_view image) {
   const auto slash = rest.find_first_of("/#");
   const auto user = rest.substr(0, slash).rfind('@');
   const bool has_user = user != std::string_view::npos && slash != std::string_view::npos;
-  if (has_user && (image.starts_with("http") || rest.substr(0, user).find(':') != std::string_view::npos)) {
+  if (has_user &&
+      (image.starts_with("http") || rest.substr(0, user).find(':') != std::string_view::npos)) {
     rest.remove_prefix(user + 1);
   }
   return std::string(image.substr(0, begin)).append(rest).append(digest);
@@ -42,18 +43,22 @@ std::string without_secrets(std::string_view image) {
 std::string name_without_secrets(std::string_view image) {
   const auto query = image.find('?');
   const std::string shown = without_secrets(image);
-  if (query == std::string_view::npos || is_local(image) || shown.find(kDigestMark) != std::string::npos) return shown;
+  if (query == std::string_view::npos || is_local(image) ||
+      shown.find(kDigestMark) != std::string::npos)
+    return shown;
   return shown + "?~" + name_key(image.substr(query)).hex().substr(0, 16);
 }
 
 Result<FileUrl> FileUrl::parse(std::string_view text) {
   const auto mark = text.find('#');
   FileUrl file{.url = std::string(text.substr(0, mark)), .host = {}, .path = {}, .digest = {}};
-  const std::string_view rest = std::string_view(file.url).substr(std::min(kScheme.size(), file.url.size()));
+  const std::string_view rest =
+      std::string_view(file.url).substr(std::min(kScheme.size(), file.url.size()));
   const auto slash = rest.find('/');
   file.host = rest.substr(0, slash);
   const bool has_path = slash != std::string_view::npos && slash + 1 < rest.size();
-  if (!text.starts_with(kScheme) || !has_path || file.host.empty() || file.host.find('@') != std::string::npos ||
+  if (!text.starts_with(kScheme) || !has_path || file.host.empty() ||
+      file.host.find('@') != std::string::npos ||
       !std::all_of(rest.begin(), rest.end(), is_plain)) {
     return Error(ErrorKind::invalid, "image: is not a URL of a file").hint("https://HOST/PATH");
   }
@@ -61,7 +66,8 @@ Result<FileUrl> FileUrl::parse(std::string_view text) {
   if (mark == std::string_view::npos) return file;
   if (!text.substr(mark).starts_with(kDigestMark))
     return Error(ErrorKind::invalid, "image: a URL ends in #sha256=HEX, or has no #");
-  file.digest = SPC_TRY_DURING("image", Digest::parse("sha256:" + std::string(text.substr(mark + kDigestMark.size()))));
+  file.digest = SPC_TRY_DURING(
+      "image", Digest::parse("sha256:" + std::string(text.substr(mark + kDigestMark.size()))));
   return file;
 }
 

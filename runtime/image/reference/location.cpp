@@ -19,13 +19,15 @@ struct Scheme {
   Kind kind;
   std::string_view form;  ///< as a hint shows it
 };
-constexpr std::array<Scheme, 5> kSchemes = {{{"oci:", Kind::oci_layout, "oci:DIR[:REF]"},
-                                             {"oci-archive:", Kind::oci_archive, "oci-archive:FILE[:REF]"},
-                                             {"docker-archive:", Kind::docker_archive, "docker-archive:FILE[:REF]"},
-                                             {"dockerd://", Kind::docker_daemon, "dockerd://NAME"},
-                                             {"podman://", Kind::podman, "podman://NAME"}}};
+constexpr std::array<Scheme, 5> kSchemes = {
+    {{"oci:", Kind::oci_layout, "oci:DIR[:REF]"},
+     {"oci-archive:", Kind::oci_archive, "oci-archive:FILE[:REF]"},
+     {"docker-archive:", Kind::docker_archive, "docker-archive:FILE[:REF]"},
+     {"dockerd://", Kind::docker_daemon, "dockerd://NAME"},
+     {"podman://", Kind::podman, "podman://NAME"}}};
 constexpr char kAllForms[] =
-    "[docker://]NAME, oci:DIR, oci-archive:FILE, docker-archive:FILE, dockerd://NAME, podman://NAME, oras://NAME, https://HOST/FILE, or "
+    "[docker://]NAME, oci:DIR, oci-archive:FILE, docker-archive:FILE, dockerd://NAME, "
+    "podman://NAME, oras://NAME, https://HOST/FILE, or "
     "a path that begins with ./ or /";
 constexpr std::string_view kOras = "oras://";
 
@@ -38,26 +40,32 @@ constexpr std::array<std::pair<std::string_view, std::string_view>, 6> kForeign 
      {"ostree:", kAllForms},
      {"tarball:", "use the file's path, for example ./FILE"}}};
 
-constexpr std::array<std::string_view, 10> kFileEndings = {".sqsh",   ".sqfs", ".squashfs", ".sif",    ".tar",
-                                                           ".tar.gz", ".tgz",  ".tar.zst",  ".tar.xz", ".tar.bz2"};
+constexpr std::array<std::string_view, 10> kFileEndings = {
+    ".sqsh",   ".sqfs", ".squashfs", ".sif",    ".tar",
+    ".tar.gz", ".tgz",  ".tar.zst",  ".tar.xz", ".tar.bz2"};
 
 /// In messages: never a text that may have a password in it.
 Error bad_location(std::string_view text, const std::string& why) {
-  return {
-      ErrorKind::invalid,
-      formatted("image{}: {}",
-                text.find('@') == std::string_view::npos ? " " + in_quotes(without_secrets(text)) : std::string(),
-                why)};
+  return {ErrorKind::invalid, formatted("image{}: {}",
+                                        text.find('@') == std::string_view::npos
+                                            ? " " + in_quotes(without_secrets(text))
+                                            : std::string(),
+                                        why)};
 }
 
 bool is_control(char c) { return static_cast<unsigned char>(c) < 0x20 || c == 0x7f; }
-bool is_letter_or_digit(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9'); }
+bool is_letter_or_digit(char c) {
+  return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9');
+}
 
-/// Names of images in archives, storages and daemons, identifiers and digests among them. Never an option of a program
-/// that is given the name.
+/// Names of images in archives, storages and daemons, identifiers and digests among them. Never an
+/// option of a program that is given the name.
 Result<void> check_name(std::string_view text, std::string_view name) {
-  const auto ok = [](char c) { return is_letter_or_digit(c) || std::string_view("._-/:@+[]").find(c) != std::string_view::npos; };
-  if (name.size() > kMaxName) return bad_location(text, "the image's name has more than 512 characters");
+  const auto ok = [](char c) {
+    return is_letter_or_digit(c) || std::string_view("._-/:@+[]").find(c) != std::string_view::npos;
+  };
+  if (name.size() > kMaxName)
+    return bad_location(text, "the image's name has more than 512 characters");
   if (!std::all_of(name.begin(), name.end(), ok)) {
     return bad_location(text, "an image's name consists of letters, digits and . _ - / : @ +");
   }
@@ -71,22 +79,28 @@ Result<void> check_path(std::string_view text, std::string_view path) {
   if (std::any_of(path.begin(), path.end(), is_control))
     return bad_location(text, "control characters are not allowed in an image's path");
   if (path[0] == '~' && path.size() > 1 && path[1] != '/') {
-    return bad_location(text, "only ~/ (the user's own home directory) is expanded").hint("use the absolute path");
+    return bad_location(text, "only ~/ (the user's own home directory) is expanded")
+        .hint("use the absolute path");
   }
   if (path == "~") return bad_location(text, "is the home directory, not an image");
   return {};
 }
 
-/// What cannot be the name of an image at a registry, although it has no form that we know. With an '@' in it only
-/// ImageReference knows what may be shown of it.
+/// What cannot be the name of an image at a registry, although it has no form that we know. With an
+/// '@' in it only ImageReference knows what may be shown of it.
 Result<void> refuse_other_forms(std::string_view text) {
   const std::string_view scheme = text.substr(0, text.find(':'));
-  const bool is_word = std::all_of(scheme.begin(), scheme.end(), [](char c) { return is_letter_or_digit(c) || c == '-' || c == '+'; });
+  const bool is_word = std::all_of(scheme.begin(), scheme.end(), [](char c) {
+    return is_letter_or_digit(c) || c == '-' || c == '+';
+  });
   const std::string_view behind = text.substr(scheme.size());
   if (is_word && (behind.starts_with("://") || scheme == "file")) {
-    auto error = Error(ErrorKind::invalid, "image: unknown scheme " + in_quotes(std::string(scheme) + ":"));
+    auto error =
+        Error(ErrorKind::invalid, "image: unknown scheme " + in_quotes(std::string(scheme) + ":"));
     if (scheme == "http") {
-      return std::move(error).hint("for an image in a registry use docker://REGISTRY/NAME:TAG; for a file, https://HOST/FILE");
+      return std::move(error).hint(
+          "for an image in a registry use docker://REGISTRY/NAME:TAG; for a file, "
+          "https://HOST/FILE");
     }
     if (scheme == "file") return std::move(error).hint("use the path alone, for example /DIR/FILE");
     return std::move(error).hint(kAllForms);
@@ -100,7 +114,8 @@ Result<void> refuse_other_forms(std::string_view text) {
   const auto did_you_mean = [&] {
     return formatted("did you mean {}?", in_quotes("./" + std::string(text)));
   };
-  const bool has_tag = text.find(':', text.rfind('/') + 1) != std::string_view::npos;  // then it is no file's ending
+  const bool has_tag =
+      text.find(':', text.rfind('/') + 1) != std::string_view::npos;  // then it is no file's ending
   for (const std::string_view ending : kFileEndings) {
     if (!has_tag && text.ends_with(ending)) {
       return bad_location(text, "a file needs a path")
@@ -108,7 +123,8 @@ Result<void> refuse_other_forms(std::string_view text) {
                           did_you_mean(), ending));
     }
   }
-  if (text.ends_with('/')) return bad_location(text, "a directory needs a path").hint(did_you_mean());
+  if (text.ends_with('/'))
+    return bad_location(text, "a directory needs a path").hint(did_you_mean());
   return {};
 }
 
@@ -123,11 +139,13 @@ Result<ImageLocation> parse_scheme(std::string_view text, const Scheme& scheme) 
   }
   // As skopeo divides it: a path with a colon in it needs the form ./PATH.
   const std::size_t colon = rest.find(':');
-  if (colon == 0 || rest.empty()) return bad_location(text, "the path is missing").hint(scheme.form);
+  if (colon == 0 || rest.empty())
+    return bad_location(text, "the path is missing").hint(scheme.form);
   SPC_TRY(check_path(text, rest.substr(0, colon)));
   location.path = rest.substr(0, colon);
   if (colon == std::string_view::npos) return location;
-  if (colon + 1 == rest.size()) return bad_location(text, "the name after the last ':' is missing").hint(scheme.form);
+  if (colon + 1 == rest.size())
+    return bad_location(text, "the name after the last ':' is missing").hint(scheme.form);
   SPC_TRY(check_name(text, rest.substr(colon + 1)));
   location.reference = rest.substr(colon + 1);
   return location;
@@ -151,10 +169,12 @@ Result<ImageLocation> parse_remote_file(std::string_view text, std::string_view 
 
 }  // namespace
 
-Result<ImageLocation> ImageLocation::parse(std::string_view text, std::string_view default_registry) {
+Result<ImageLocation> ImageLocation::parse(std::string_view text,
+                                           std::string_view default_registry) {
   if (text.empty()) return Error(ErrorKind::invalid, "the image's name is empty");
   if (text.size() > kMaxText) return bad_location(text, "the name is longer than 4096 characters");
-  if (text.find('\0') != std::string_view::npos) return bad_location(text, "NUL characters are not allowed");
+  if (text.find('\0') != std::string_view::npos)
+    return bad_location(text, "NUL characters are not allowed");
 
   if (text[0] == '.' || text[0] == '/' || text[0] == '~') {
     SPC_TRY(check_path(text, text));
@@ -165,7 +185,8 @@ Result<ImageLocation> ImageLocation::parse(std::string_view text, std::string_vi
   for (const Scheme& scheme : kSchemes) {
     if (text.starts_with(scheme.prefix)) return parse_scheme(text, scheme);
   }
-  if (text.starts_with(kOras) || text.starts_with(FileUrl::kScheme)) return parse_remote_file(text, default_registry);
+  if (text.starts_with(kOras) || text.starts_with(FileUrl::kScheme))
+    return parse_remote_file(text, default_registry);
   if (!text.starts_with("docker://")) SPC_TRY(refuse_other_forms(text));
   ImageLocation location;
   location.name = SPC_TRY(ImageReference::parse(text, default_registry));
@@ -176,7 +197,8 @@ std::string ImageLocation::canonical() const {
   if (kind == Kind::registry) return name.canonical();
   if (kind == Kind::path) return path;
   if (kind == Kind::remote_file) return without_secrets(reference);
-  const auto* scheme = std::find_if(kSchemes.begin(), kSchemes.end(), [&](const Scheme& one) { return one.kind == kind; });
+  const auto* scheme = std::find_if(kSchemes.begin(), kSchemes.end(),
+                                    [&](const Scheme& one) { return one.kind == kind; });
   std::string text(scheme->prefix);
   if (path.empty()) return text + reference;
   return text + path + (reference.empty() ? "" : ":" + reference);

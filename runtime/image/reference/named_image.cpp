@@ -55,21 +55,27 @@ std::optional<NamedImage> NamedImage::parse(std::string_view text) {
 
 void NamedImage::add_indexes(const std::vector<Digest>& more) {
   for (const Digest& index : more) {
-    if (indexes.size() < kMostIndexes && std::ranges::find(indexes, index) == indexes.end()) indexes.push_back(index);
+    if (indexes.size() < kMostIndexes && std::ranges::find(indexes, index) == indexes.end())
+      indexes.push_back(index);
   }
 }
 
 Digest name_key(std::string_view name) {
   Digest key;
-  const std::uint64_t halves[] = {hash_of(name, 0xcbf29ce484222325), hash_of(name, 0x84222325cbf29ce4)};
-  for (std::size_t i = 0; i < 16; ++i) key.bytes[i] = static_cast<std::uint8_t>(halves[i / 8] >> (8 * (i % 8)));
+  const std::uint64_t halves[] = {hash_of(name, 0xcbf29ce484222325),
+                                  hash_of(name, 0x84222325cbf29ce4)};
+  for (std::size_t i = 0; i < 16; ++i)
+    key.bytes[i] = static_cast<std::uint8_t>(halves[i / 8] >> (8 * (i % 8)));
   return key;
 }
 
-std::optional<NamedImage> read_named_image(int directory, const std::string& file, std::optional<uid_t> owner) {
-  const UniqueFd opened(::openat(directory, file.c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK));
+std::optional<NamedImage> read_named_image(int directory, const std::string& file,
+                                           std::optional<uid_t> owner) {
+  const UniqueFd opened(
+      ::openat(directory, file.c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK));
   struct stat status {};
-  if (!opened || ::fstat(opened.get(), &status) != 0 || !S_ISREG(status.st_mode)) return std::nullopt;
+  if (!opened || ::fstat(opened.get(), &status) != 0 || !S_ISREG(status.st_mode))
+    return std::nullopt;
   if (owner && status.st_uid != *owner) return std::nullopt;
   const auto text = read_file(opened.get(), kMostText);
   auto image = text ? NamedImage::parse(*text) : std::nullopt;

@@ -17,7 +17,8 @@ struct NamedImage {
   std::string name;  ///< ref_file_of() a reference
   Digest manifest;
   std::int64_t asked_at = 0;  ///< seconds since 1970: when the registry said so
-  /// Those that led from the name to the manifest, the newest first: while the registry names one of them, the name has not moved.
+  /// Those that led from the name to the manifest, the newest first: while the registry names one
+  /// of them, the name has not moved.
   std::vector<Digest> indexes;
   std::int64_t written = 0;  ///< read_named_image(): when the file was
 
@@ -30,10 +31,13 @@ struct NamedImage {
   void add_indexes(const std::vector<Digest>& more);
 };
 
-/// The name as a number, for processes that see no text. Names may share one, so whoever reads the file compares the name.
+/// The name as a number, for processes that see no text. Names may share one, so whoever reads the
+/// file compares the name.
 Digest name_key(std::string_view name);
 
-/// A file of the store that this user alone can write, by name; empty if there is none. Waits for nobody.
-std::optional<NamedImage> read_named_image(int directory, const std::string& file, std::optional<uid_t> owner = {});
+/// A file of the store that this user alone can write, by name; empty if there is none. Waits for
+/// nobody.
+std::optional<NamedImage> read_named_image(int directory, const std::string& file,
+                                           std::optional<uid_t> owner = {});
 
 }  // namespace spc

@@ -11,7 +11,8 @@ namespace spc {
 namespace {
 
 constexpr std::size_t kMaxReference = 4096;
-constexpr std::size_t kMaxRepository = 255;  // what every known registry accepts (distribution spec, "name")
+constexpr std::size_t kMaxRepository =
+    255;  // what every known registry accepts (distribution spec, "name")
 constexpr std::size_t kMaxTag = 128;
 
 bool is_lower(char c) { return c >= 'a' && c <= 'z'; }
@@ -29,14 +30,18 @@ std::string lower(std::string_view text) {
 
 /// Without what would be the query of a URL.
 Error bad_reference(std::string_view text, const std::string& why) {
-  return Error(ErrorKind::invalid, formatted("image {}: {}", in_quotes(text.substr(0, text.find('?'))), why));
+  return Error(ErrorKind::invalid,
+               formatted("image {}: {}", in_quotes(text.substr(0, text.find('?'))), why));
 }
 
 /// [a-z0-9]+((\.|_|__|-+)[a-z0-9]+)*
 Result<void> check_component(std::string_view whole, std::string_view component) {
-  if (component.empty()) return bad_reference(whole, "the repository has an empty component (\"//\", or \"/\" at an end)");
+  if (component.empty())
+    return bad_reference(whole,
+                         "the repository has an empty component (\"//\", or \"/\" at an end)");
   if (std::any_of(component.begin(), component.end(), is_upper)) {
-    return bad_reference(whole, "repository names have no upper-case letters").hint("write " + in_quotes(lower(component)));
+    return bad_reference(whole, "repository names have no upper-case letters")
+        .hint("write " + in_quotes(lower(component)));
   }
   for (std::size_t i = 0; i < component.size();) {
     const char c = component[i];
@@ -50,13 +55,12 @@ Result<void> check_component(std::string_view whole, std::string_view component)
     std::size_t end = i;
     while (end < component.size() && component[end] == c) ++end;
     const std::size_t longest = c == '.' ? 1 : c == '_' ? 2 : component.size();
-    const bool next_ok = end < component.size() && (is_lower(component[end]) || is_digit(component[end]));
+    const bool next_ok =
+        end < component.size() && (is_lower(component[end]) || is_digit(component[end]));
     if (i == 0 || !next_ok || end - i > longest) {
-      return bad_reference(
-          whole,
-          formatted(
-              "in repository component {} '.', '_', '__' or '-' must stand between letters or digits",
-              in_quotes(component)));
+      return bad_reference(whole, formatted("in repository component {} '.', '_', '__' or '-' must "
+                                            "stand between letters or digits",
+                                            in_quotes(component)));
     }
     i = end;
   }
@@ -67,14 +71,17 @@ Result<void> check_tag(std::string_view whole, std::string_view tag) {
   if (tag.empty()) return bad_reference(whole, "the tag after ':' is empty");
   if (tag.size() > kMaxTag) return bad_reference(whole, "a tag has at most 128 characters");
   const auto ok = [](char c) { return is_alnum(c) || c == '_' || c == '.' || c == '-'; };
-  if (!std::all_of(tag.begin(), tag.end(), ok)) return bad_reference(whole, "tags consist of letters, digits, '_', '.' and '-'");
-  if (tag[0] == '.' || tag[0] == '-') return bad_reference(whole, "a tag begins with a letter, a digit or '_'");
+  if (!std::all_of(tag.begin(), tag.end(), ok))
+    return bad_reference(whole, "tags consist of letters, digits, '_', '.' and '-'");
+  if (tag[0] == '.' || tag[0] == '-')
+    return bad_reference(whole, "a tag begins with a letter, a digit or '_'");
   return {};
 }
 
 Result<void> check_port(std::string_view whole, std::string_view port) {
   unsigned value = 0;
-  const bool digits = !port.empty() && port.size() <= 5 && std::all_of(port.begin(), port.end(), is_digit);
+  const bool digits =
+      !port.empty() && port.size() <= 5 && std::all_of(port.begin(), port.end(), is_digit);
   if (digits) {
     for (const char c : port) value = value * 10 + static_cast<unsigned>(c - '0');
   }
@@ -86,13 +93,14 @@ Result<void> check_port(std::string_view whole, std::string_view port) {
 
 Result<void> check_host_name(std::string_view whole, std::string_view host) {
   if (host.empty()) return bad_reference(whole, "the registry's name is empty");
-  if (host.size() > 253) return bad_reference(whole, "the registry's name is longer than 253 characters");
+  if (host.size() > 253)
+    return bad_reference(whole, "the registry's name is longer than 253 characters");
   for (std::string_view rest = host;;) {
     const std::size_t dot = rest.find('.');
     const std::string_view label = rest.substr(0, dot);
     const auto ok = [](char c) { return is_alnum(c) || c == '-'; };
-    if (label.empty() || label.size() > 63 || !std::all_of(label.begin(), label.end(), ok) || label.front() == '-' ||
-        label.back() == '-') {
+    if (label.empty() || label.size() > 63 || !std::all_of(label.begin(), label.end(), ok) ||
+        label.front() == '-' || label.back() == '-') {
       return bad_reference(whole, formatted("registry {} is not a host name", in_quotes(host)));
     }
     if (dot == std::string_view::npos) return {};
@@ -104,7 +112,8 @@ Result<void> check_host_name(std::string_view whole, std::string_view host) {
 Result<std::string> checked_registry(std::string_view whole, std::string_view text) {
   if (text.starts_with('[')) {
     const std::size_t close = text.find(']');
-    if (close == std::string_view::npos) return bad_reference(whole, "the IPv6 address has no closing ']'");
+    if (close == std::string_view::npos)
+      return bad_reference(whole, "the IPv6 address has no closing ']'");
     const std::string address(text.substr(1, close - 1));
     in6_addr parsed{};
     if (::inet_pton(AF_INET6, address.c_str(), &parsed) != 1) {
@@ -134,8 +143,11 @@ bool looks_like_digest(std::string_view text) {
   const std::size_t colon = text.find(':');
   if (colon == std::string_view::npos || text.find('/') != std::string_view::npos) return false;
   const std::string algorithm = lower(text.substr(0, colon));
-  if (algorithm.starts_with("sha") || algorithm == "md5" || algorithm.starts_with("blake")) return true;
-  const auto hex = [](char c) { return is_digit(c) || (c >= 'a' && c <= 'f') || (c >= 'A' && c <= 'F'); };
+  if (algorithm.starts_with("sha") || algorithm == "md5" || algorithm.starts_with("blake"))
+    return true;
+  const auto hex = [](char c) {
+    return is_digit(c) || (c >= 'a' && c <= 'f') || (c >= 'A' && c <= 'F');
+  };
   const std::string_view digits = text.substr(colon + 1);
   return digits.size() >= 32 && std::all_of(digits.begin(), digits.end(), hex);
 }
@@ -144,9 +156,11 @@ bool looks_like_digest(std::string_view text) {
 
 Result<std::string> parse_registry(std::string_view text) { return checked_registry(text, text); }
 
-Result<ImageReference> ImageReference::parse(std::string_view text, std::string_view default_registry) {
+Result<ImageReference> ImageReference::parse(std::string_view text,
+                                             std::string_view default_registry) {
   if (text.empty()) return Error(ErrorKind::invalid, "the image's name is empty");
-  if (text.size() > kMaxReference) return bad_reference(text, "the name is longer than 4096 characters");
+  if (text.size() > kMaxReference)
+    return bad_reference(text, "the name is longer than 4096 characters");
   const auto printing = [](char c) { return c > 0x20 && c < 0x7f; };
 
   std::string_view rest = text;
@@ -154,7 +168,8 @@ Result<ImageReference> ImageReference::parse(std::string_view text, std::string_
   ImageReference reference;
 
   std::optional<std::string_view> digest;
-  if (const std::size_t at = rest.rfind('@'); at != std::string_view::npos && looks_like_digest(rest.substr(at + 1))) {
+  if (const std::size_t at = rest.rfind('@');
+      at != std::string_view::npos && looks_like_digest(rest.substr(at + 1))) {
     digest = rest.substr(at + 1);
     rest = rest.substr(0, at);
   }
@@ -164,15 +179,19 @@ Result<ImageReference> ImageReference::parse(std::string_view text, std::string_
       return Error(ErrorKind::invalid, "image: an image name must not contain a password")
           .hint("use USER@REGISTRY/NAME and store the password in a credentials file");
     }
-    const auto ok = [](char c) { return is_alnum(c) || c == '.' || c == '_' || c == '-' || c == '$' || c == '+'; };
+    const auto ok = [](char c) {
+      return is_alnum(c) || c == '.' || c == '_' || c == '-' || c == '$' || c == '+';
+    };
     if (user.empty() || !std::all_of(user.begin(), user.end(), ok)) {
-      return Error(ErrorKind::invalid, "image: after '@', expected a digest (sha256:...), or an image after USER@");
+      return Error(ErrorKind::invalid,
+                   "image: after '@', expected a digest (sha256:...), or an image after USER@");
     }
     reference.user = user;
     rest = rest.substr(at + 1);
   }
   if (!std::all_of(text.begin(), text.end(), printing)) {
-    return bad_reference(text, "spaces, control characters and letters other than a-z are not allowed");
+    return bad_reference(text,
+                         "spaces, control characters and letters other than a-z are not allowed");
   }
 
   // The registry ends at '#', or at the first '/' if what stands before it can only be a registry.
@@ -194,7 +213,8 @@ Result<ImageReference> ImageReference::parse(std::string_view text, std::string_
     rest = rest.substr(0, colon);
   }
   if (rest.empty()) return bad_reference(text, "the repository's name is missing");
-  if (rest.size() > kMaxRepository) return bad_reference(text, "a repository's name has at most 255 characters");
+  if (rest.size() > kMaxRepository)
+    return bad_reference(text, "a repository's name has at most 255 characters");
   for (std::string_view name = rest;;) {
     const std::size_t slash = name.find('/');
     SPC_TRY(check_component(text, name.substr(0, slash)));
@@ -226,7 +246,9 @@ std::string ImageReference::canonical() const {
   return registry + separator + repository + (digest ? "@" + digest->str() : ":" + tag);
 }
 
-std::string ImageReference::api_host() const { return registry == "docker.io" ? "registry-1.docker.io" : registry; }
+std::string ImageReference::api_host() const {
+  return registry == "docker.io" ? "registry-1.docker.io" : registry;
+}
 
 std::optional<std::string> ImageReference::ref_file_name() const {
   std::string name;

@@ -13,10 +13,11 @@ namespace spc {
 ///
 ///     [docker://][USER@][REGISTRY/ or REGISTRY#]NAME[:TAG][@DIGEST]
 ///
-/// The first component is a registry if it contains '.' or ':', is `localhost`, or is followed by '#'. Otherwise the
-/// site's default registry is used. `index.docker.io` and `registry-1.docker.io` are `docker.io`, where a name of one
-/// component is in `library/`. Without tag and digest the tag is `latest`; a digest overrides a tag. Names, tags and
-/// digests follow the OCI distribution specification. A value of this type satisfies all these rules.
+/// The first component is a registry if it contains '.' or ':', is `localhost`, or is followed by
+/// '#'. Otherwise the site's default registry is used. `index.docker.io` and `registry-1.docker.io`
+/// are `docker.io`, where a name of one component is in `library/`. Without tag and digest the tag
+/// is `latest`; a digest overrides a tag. Names, tags and digests follow the OCI distribution
+/// specification. A value of this type satisfies all these rules.
 struct ImageReference {
   std::string user;        ///< whose credentials to use; empty: the default
   std::string registry;    ///< HOST[:PORT], lower case; an IPv6 address is in brackets
@@ -26,7 +27,8 @@ struct ImageReference {
   bool tag_ignored = false;  ///< the text had both tag and digest
 
   /// The error names the violated rule; it never repeats a password in the name.
-  static Result<ImageReference> parse(std::string_view text, std::string_view default_registry = "docker.io");
+  static Result<ImageReference> parse(std::string_view text,
+                                      std::string_view default_registry = "docker.io");
 
   /// The canonical text of an image: `registry:5000/pytorch:1.13`,
   /// `docker.io/library/ubuntu@sha256:…`. parse() of it gives this reference again (without user).
@@ -39,7 +41,8 @@ struct ImageReference {
   [[nodiscard]] std::optional<std::string> ref_file_name() const;
 };
 
-/// HOST or HOST:PORT by the same rules as in a reference, in lower case and with docker.io's aliases resolved.
+/// HOST or HOST:PORT by the same rules as in a reference, in lower case and with docker.io's
+/// aliases resolved.
 Result<std::string> parse_registry(std::string_view text);
 
 }  // namespace spc

@@ -25,7 +25,8 @@ std::optional<std::int64_t> TagAge::parse_time(std::string_view text) {
 }
 
 std::optional<PullPolicy> parse_pull_policy(std::string_view text) {
-  for (const PullPolicy policy : {PullPolicy::newer, PullPolicy::missing, PullPolicy::always, PullPolicy::never}) {
+  for (const PullPolicy policy :
+       {PullPolicy::newer, PullPolicy::missing, PullPolicy::always, PullPolicy::never}) {
     if (text == name_of(policy)) return policy;
   }
   return std::nullopt;
@@ -44,7 +45,8 @@ const char* name_of(PullPolicy policy) {
 Result<Platform> Platform::parse(std::string_view text) {
   const auto part_ok = [](std::string_view part) {
     return !part.empty() && part.size() <= 32 &&
-           part.find_first_not_of("abcdefghijklmnopqrstuvwxyz0123456789._-") == std::string_view::npos;
+           part.find_first_not_of("abcdefghijklmnopqrstuvwxyz0123456789._-") ==
+               std::string_view::npos;
   };
   Platform platform;
   std::string* const parts[] = {&platform.os, &platform.architecture, &platform.variant};
@@ -75,16 +77,20 @@ Platform Platform::host() {
 #endif
 }
 
-std::string Platform::str() const { return os + "/" + architecture + (variant.empty() ? "" : "/" + variant); }
+std::string Platform::str() const {
+  return os + "/" + architecture + (variant.empty() ? "" : "/" + variant);
+}
 
 std::optional<std::string> ref_file_of(const ImageReference& reference, const Platform& platform) {
   auto name = reference.ref_file_name();
   if (!name || platform.str() == Platform::host().str()) return name;
-  *name += "@" + platform.os + "%2F" + platform.architecture + (platform.variant.empty() ? "" : "%2F" + platform.variant);
+  *name += "@" + platform.os + "%2F" + platform.architecture +
+           (platform.variant.empty() ? "" : "%2F" + platform.variant);
   return name->size() <= 255 ? name : std::nullopt;
 }
 
-std::optional<std::string> ref_file_of(const ImageReference& tag, const Platform& platform, const Digest& resolved) {
+std::optional<std::string> ref_file_of(const ImageReference& tag, const Platform& platform,
+                                       const Digest& resolved) {
   auto name = ref_file_of(tag, platform);
   if (name) *name += "@" + resolved.str();
   return name && name->size() <= 255 ? name : std::nullopt;
@@ -103,7 +109,9 @@ std::optional<Digest> resolved_tag(const ImageReference& tag, std::string_view w
 
 std::string ImportRequest::serialize() const {
   std::string out;
-  const auto add = [&](std::string_view key, std::string_view value) { add_record(out, key, value); };
+  const auto add = [&](std::string_view key, std::string_view value) {
+    add_record(out, key, value);
+  };
   add("image", image);
   add("platform", platform.str());
   add("config", config);
@@ -124,7 +132,9 @@ std::string ImportRequest::serialize() const {
 }
 
 Result<ImportRequest> ImportRequest::parse(std::string_view bytes) {
-  const auto wrong = [](std::string_view what) { return Error(ErrorKind::internal, "import request: " + std::string(what)); };
+  const auto wrong = [](std::string_view what) {
+    return Error(ErrorKind::internal, "import request: " + std::string(what));
+  };
   ImportRequest request;
   std::set<std::string_view> seen;
   Records records(bytes);

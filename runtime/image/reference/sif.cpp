@@ -27,8 +27,9 @@ Number sif_number_at(std::span<const std::byte> bytes, std::size_t offset) {
 
 /// The two digits that stand for an architecture.
 std::string architecture_at(std::span<const std::byte> bytes, std::size_t offset) {
-  constexpr std::array kNames{"unknown", "386",    "amd64",  "arm",      "arm64", "ppc64",  "ppc64le",
-                              "mips",    "mipsle", "mips64", "mips64le", "s390x", "riscv64"};
+  constexpr std::array kNames{"unknown",  "386",     "amd64",  "arm",    "arm64",
+                              "ppc64",    "ppc64le", "mips",   "mipsle", "mips64",
+                              "mips64le", "s390x",   "riscv64"};
   const auto digit = [&](std::size_t i) { return static_cast<unsigned>(bytes[offset + i]) - '0'; };
   const unsigned code = digit(0) > 9 || digit(1) > 9 ? 0 : digit(0) * 10 + digit(1);
   return code < kNames.size() ? kNames[code] : kNames[0];
@@ -53,9 +54,12 @@ struct Entry {
         architecture(architecture_at(bytes, 209)) {}
 };
 
-Error unusable(const std::string& why, std::string_view advice) { return Error(ErrorKind::invalid, why).hint(advice); }
+Error unusable(const std::string& why, std::string_view advice) {
+  return Error(ErrorKind::invalid, why).hint(advice);
+}
 
-Result<SifPartition> check(const Entry& root, std::uint64_t file_size, std::string_view architecture) {
+Result<SifPartition> check(const Entry& root, std::uint64_t file_size,
+                           std::string_view architecture) {
   if (root.file_system == FileSystem::encrypted_squashfs) {
     return unusable("the SIF file's root file system is encrypted",
                     "decrypt it where the key is available: apptainer build --sandbox");
@@ -67,13 +71,16 @@ Result<SifPartition> check(const Entry& root, std::uint64_t file_size, std::stri
   if (root.file_system != FileSystem::squashfs)
     return unusable("the SIF file's root file system is not a squashfs", "rebuild it");
   if (root.architecture != "unknown" && root.architecture != architecture) {
-    return Error(ErrorKind::invalid, formatted("the SIF file is for {}, this node is {}", root.architecture, architecture))
+    return Error(ErrorKind::invalid, formatted("the SIF file is for {}, this node is {}",
+                                               root.architecture, architecture))
         .hint(formatted("build it for {}, on a machine of that architecture", architecture));
   }
   const auto offset = static_cast<std::uint64_t>(root.offset);
   const auto size = static_cast<std::uint64_t>(root.size);
   if (root.offset < 0 || root.size <= 0 || offset > file_size || size > file_size - offset) {
-    return Error(ErrorKind::corrupt, "the SIF file is truncated: its root file system extends beyond the end of the file")
+    return Error(
+               ErrorKind::corrupt,
+               "the SIF file is truncated: its root file system extends beyond the end of the file")
         .hint("copy it again");
   }
   return SifPartition{.offset = offset, .size = size};
@@ -82,7 +89,8 @@ Result<SifPartition> check(const Entry& root, std::uint64_t file_size, std::stri
 }  // namespace
 
 bool looks_like_sif(std::span<const std::byte> head) {
-  return head.size() >= kMagicAt + kSifMagic.size() && std::memcmp(head.data() + kMagicAt, kSifMagic.data(), kSifMagic.size()) == 0;
+  return head.size() >= kMagicAt + kSifMagic.size() &&
+         std::memcmp(head.data() + kMagicAt, kSifMagic.data(), kSifMagic.size()) == 0;
 }
 
 Result<SifTable> parse_sif_header(std::span<const std::byte> head, std::uint64_t file_size) {
@@ -100,14 +108,18 @@ Result<SifTable> parse_sif_header(std::span<const std::byte> head, std::uint64_t
       offset < static_cast<std::int64_t>(SifTable::kHeaderBytes)) {
     return Error(ErrorKind::corrupt, "the SIF file is corrupt: invalid header");
   }
-  const SifTable table{.offset = static_cast<std::uint64_t>(offset), .size = static_cast<std::size_t>(entries) * kEntryBytes};
+  const SifTable table{.offset = static_cast<std::uint64_t>(offset),
+                       .size = static_cast<std::size_t>(entries) * kEntryBytes};
   if (table.offset > file_size || table.size > file_size - table.offset) {
-    return Error(ErrorKind::corrupt, "the SIF file is truncated: it ends within its table of contents").hint("copy it again");
+    return Error(ErrorKind::corrupt,
+                 "the SIF file is truncated: it ends within its table of contents")
+        .hint("copy it again");
   }
   return table;
 }
 
-Result<SifPartition> find_sif_root(std::span<const std::byte> table, std::uint64_t file_size, std::string_view architecture) {
+Result<SifPartition> find_sif_root(std::span<const std::byte> table, std::uint64_t file_size,
+                                   std::string_view architecture) {
   bool has_overlay = false;
   bool has_oci = false;
   const Part wanted[] = {Part::primary_system, Part::system};
@@ -122,7 +134,8 @@ Result<SifPartition> find_sif_root(std::span<const std::byte> table, std::uint64
     }
   }
   if (has_oci)
-    return unusable("OCI-SIF files are not supported", "convert it to an OCI archive: singularity pull --oci, skopeo");
+    return unusable("OCI-SIF files are not supported",
+                    "convert it to an OCI archive: singularity pull --oci, skopeo");
   if (has_overlay)
     return unusable("the SIF file contains only an overlay", "use the image it belongs to");
   return Error(ErrorKind::invalid, "the SIF file contains no root file system");

@@ -10,13 +10,15 @@
 namespace spc {
 namespace {
 
-constexpr std::uint32_t kMagic = 0x73717368;         // "hsqs"
-constexpr std::uint32_t kMagicSwapped = 0x68737173;  // "sqsh": big-endian, which ended with version 3
+constexpr std::uint32_t kMagic = 0x73717368;  // "hsqs"
+constexpr std::uint32_t kMagicSwapped =
+    0x68737173;  // "sqsh": big-endian, which ended with version 3
 constexpr std::uint32_t kSmallestBlock = 4096;
 constexpr std::uint32_t kLargestBlock = 1 << 20;
 constexpr std::uint64_t kMetadataBytes = 8192;
 
-static_assert(std::endian::native == std::endian::little, "squashfs is little-endian, and so are all machines we know");
+static_assert(std::endian::native == std::endian::little,
+              "squashfs is little-endian, and so are all machines we know");
 
 template <typename Number>
 Number number_at(std::span<const std::byte> bytes, std::size_t offset) {
@@ -25,12 +27,16 @@ Number number_at(std::span<const std::byte> bytes, std::size_t offset) {
   return number;
 }
 
-Error damaged(const std::string& what) { return Error(ErrorKind::corrupt, "the squashfs is corrupt: " + what); }
+Error damaged(const std::string& what) {
+  return Error(ErrorKind::corrupt, "the squashfs is corrupt: " + what);
+}
 
 /// Whether a table of `count` entries, found through a list of its metadata blocks, can begin here.
-bool places_fit(std::uint64_t list, std::uint64_t count, std::uint64_t entry_bytes, std::uint64_t end) {
+bool places_fit(std::uint64_t list, std::uint64_t count, std::uint64_t entry_bytes,
+                std::uint64_t end) {
   const std::uint64_t blocks = (count * entry_bytes + kMetadataBytes - 1) / kMetadataBytes;
-  return list >= SquashfsSuper::kBytes && list <= end && blocks <= (end - list) / sizeof(std::uint64_t);
+  return list >= SquashfsSuper::kBytes && list <= end &&
+         blocks <= (end - list) / sizeof(std::uint64_t);
 }
 
 }  // namespace
@@ -46,7 +52,8 @@ bool looks_like_squashfs(std::span<const std::byte> head) {
   return magic == kMagic || magic == kMagicSwapped;
 }
 
-Result<SquashfsSuper> parse_squashfs_super(std::span<const std::byte> head, std::uint64_t available) {
+Result<SquashfsSuper> parse_squashfs_super(std::span<const std::byte> head,
+                                           std::uint64_t available) {
   if (!looks_like_squashfs(head)) return Error(ErrorKind::corrupt, "it is not a squashfs");
   if (head.size() < SquashfsSuper::kBytes || available < SquashfsSuper::kBytes) {
     return Error(ErrorKind::corrupt, "the squashfs is truncated: it ends within its super block");
@@ -55,7 +62,8 @@ Result<SquashfsSuper> parse_squashfs_super(std::span<const std::byte> head, std:
   const auto minor = number_at<std::uint16_t>(head, 30);
   const bool swapped = number_at<std::uint32_t>(head, 0) == kMagicSwapped;
   if (swapped || major != 4 || minor != 0) {
-    const std::string version = swapped ? "3 or older" : std::to_string(major) + "." + std::to_string(minor);
+    const std::string version =
+        swapped ? "3 or older" : std::to_string(major) + "." + std::to_string(minor);
     return Error(
                ErrorKind::invalid,
                formatted("it is a squashfs of version {}, only version 4.0 is supported", version))
@@ -77,11 +85,13 @@ Result<SquashfsSuper> parse_squashfs_super(std::span<const std::byte> head, std:
         ErrorKind::invalid,
         formatted("the squashfs is compressed in an unknown way (number {})", super.compressor));
   }
-  if (super.block_size < kSmallestBlock || super.block_size > kLargestBlock || !std::has_single_bit(super.block_size) ||
+  if (super.block_size < kSmallestBlock || super.block_size > kLargestBlock ||
+      !std::has_single_bit(super.block_size) ||
       number_at<std::uint16_t>(head, 22) != std::countr_zero(super.block_size)) {
     return damaged("block size " + std::to_string(super.block_size));
   }
-  if (super.bytes_used < SquashfsSuper::kBytes) return damaged("it is smaller than its super block");
+  if (super.bytes_used < SquashfsSuper::kBytes)
+    return damaged("it is smaller than its super block");
   if (super.bytes_used > available) {
     return Error(ErrorKind::corrupt,
                  formatted("the squashfs is truncated: {} of {} bytes are there", available,
@@ -89,21 +99,25 @@ Result<SquashfsSuper> parse_squashfs_super(std::span<const std::byte> head, std:
         .hint("copy it again");
   }
   const std::uint64_t end = super.bytes_used;
-  if (super.inode_table < SquashfsSuper::kBytes || super.inode_table >= super.directory_table || super.directory_table >= end) {
+  if (super.inode_table < SquashfsSuper::kBytes || super.inode_table >= super.directory_table ||
+      super.directory_table >= end) {
     return damaged("inode or directory table out of bounds");
   }
-  if (super.root >> 16U >= super.directory_table - super.inode_table || (super.root & 0xffffU) >= kMetadataBytes) {
+  if (super.root >> 16U >= super.directory_table - super.inode_table ||
+      (super.root & 0xffffU) >= kMetadataBytes) {
     return damaged("root directory out of bounds");
   }
   if (super.fragment_count == 0) super.fragment_places = SquashfsSuper::kNone;
-  if (super.fragment_count != 0 && !places_fit(super.fragment_places, super.fragment_count, 16, end)) {
+  if (super.fragment_count != 0 &&
+      !places_fit(super.fragment_places, super.fragment_count, 16, end)) {
     return damaged("fragment table out of bounds");
   }
   const auto owners = number_at<std::uint16_t>(head, 26);
   if (owners == 0 || !places_fit(number_at<std::uint64_t>(head, 48), owners, 4, end)) {
     return damaged("ID table out of bounds");
   }
-  if (super.xattr_sets != SquashfsSuper::kNone && (super.xattr_sets < SquashfsSuper::kBytes || super.xattr_sets > end - 16)) {
+  if (super.xattr_sets != SquashfsSuper::kNone &&
+      (super.xattr_sets < SquashfsSuper::kBytes || super.xattr_sets > end - 16)) {
     return damaged("extended attribute table out of bounds");
   }
   return super;

@@ -9,8 +9,8 @@
 
 namespace spc {
 
-/// A blob being fetched into a FetchSink, from a registry or a file. The owner polls its descriptors and the HttpClient, for at
-/// most about 100 ms, and calls advance() each time.
+/// A blob being fetched into a FetchSink, from a registry or a file. The owner polls its
+/// descriptors and the HttpClient, for at most about 100 ms, and calls advance() each time.
 class BlobStream {
  public:
   virtual ~BlobStream() = default;
@@ -32,8 +32,8 @@ class BlobStream {
   [[nodiscard]] virtual const char* whose_fault() const = 0;
   /// Told once, when it is finished and all its bytes were compared with its digest.
   virtual void proven(bool /*is_right*/) {}
-  /// What was made of the bytes is wrong. True: some came from other nodes of the step, which are not asked for it again: it is worth
-  /// another try.
+  /// What was made of the bytes is wrong. True: some came from other nodes of the step, which are
+  /// not asked for it again: it is worth another try.
   virtual bool blames_nodes() { return false; }
 };
 

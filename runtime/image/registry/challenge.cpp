@@ -67,7 +67,9 @@ class HeaderReader {
   void drop_character() { rest_.remove_prefix(1); }
 
  private:
-  void skip(std::string_view characters) { rest_.remove_prefix(std::min(rest_.find_first_not_of(characters), rest_.size())); }
+  void skip(std::string_view characters) {
+    rest_.remove_prefix(std::min(rest_.find_first_not_of(characters), rest_.size()));
+  }
   std::string_view rest_;
 };
 
@@ -75,8 +77,8 @@ std::string escaped(const std::string& text) {
   static constexpr char kHex[] = "0123456789ABCDEF";
   std::string out;
   for (const char c : text) {
-    if ((c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '-' || c == '.' || c == '_' ||
-        c == '~') {
+    if ((c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '-' ||
+        c == '.' || c == '_' || c == '~') {
       out += c;
     } else {
       out += '%';
@@ -99,7 +101,9 @@ UrlParts parts_of(const std::string& url) {
   if (!parsed || curl_url_set(parsed.get(), CURLUPART_URL, url.c_str(), 0) != CURLUE_OK) return {};
   const auto part = [&](CURLUPart which) -> std::string {
     char* text = nullptr;
-    if (curl_url_get(parsed.get(), which, &text, CURLU_DEFAULT_PORT) != CURLUE_OK || text == nullptr) return {};
+    if (curl_url_get(parsed.get(), which, &text, CURLU_DEFAULT_PORT) != CURLUE_OK ||
+        text == nullptr)
+      return {};
     std::string out = lower(text);
     curl_free(text);
     return out;
@@ -107,9 +111,11 @@ UrlParts parts_of(const std::string& url) {
   return {part(CURLUPART_SCHEME), part(CURLUPART_HOST), part(CURLUPART_PORT)};
 }
 
-/// `example.org` of `registry.example.org`; empty for an address, a name without dots and a public suffix itself.
+/// `example.org` of `registry.example.org`; empty for an address, a name without dots and a public
+/// suffix itself.
 std::string registrable_domain(const std::string& host) {
-  const bool is_address = host.find_first_not_of("0123456789.") == std::string::npos || host.find(':') != std::string::npos;
+  const bool is_address = host.find_first_not_of("0123456789.") == std::string::npos ||
+                          host.find(':') != std::string::npos;
   const char* domain = is_address ? nullptr : psl_registrable_domain(psl_builtin(), host.c_str());
   return domain != nullptr ? domain : "";
 }
@@ -141,27 +147,33 @@ std::vector<Challenge> parse_challenges(std::string_view header) {
   return challenges;
 }
 
-Result<HttpRequest> token_request(const Challenge& bearer, const std::string& repository, const std::string& registry_url,
-                                  const RegistrySecret* secret, const std::vector<std::string>& scopes) {
+Result<HttpRequest> token_request(const Challenge& bearer, const std::string& repository,
+                                  const std::string& registry_url, const RegistrySecret* secret,
+                                  const std::vector<std::string>& scopes) {
   const auto parameter = [&](const char* name) -> std::string {
     const auto found = bearer.parameters.find(name);
     return found == bearer.parameters.end() ? "" : found->second;
   };
   const std::string realm = parameter("realm");
-  const bool is_text = std::all_of(realm.begin(), realm.end(), [](char c) { return c > 0x20 && c < 0x7f; });
+  const bool is_text =
+      std::all_of(realm.begin(), realm.end(), [](char c) { return c > 0x20 && c < 0x7f; });
   const std::string origin = is_text ? origin_of(realm) : "";
   if (origin.empty())
     return Error(ErrorKind::refused,
-                 formatted("names {} as its login server, which is not an http or https URL", in_quotes(realm)));
+                 formatted("names {} as its login server, which is not an http or https URL",
+                           in_quotes(realm)));
   if (!origin.starts_with("https://") && origin != origin_of(registry_url)) {
-    return Error(ErrorKind::refused, formatted("its login server {} does not use https", in_quotes(realm)));
+    return Error(ErrorKind::refused,
+                 formatted("its login server {} does not use https", in_quotes(realm)));
   }
   std::vector<std::string> wanted = scopes;
   if (wanted.empty()) wanted = {parameter("scope")};
-  if (wanted.front().empty() && !repository.empty()) wanted = {"repository:" + repository + ":pull"};
+  if (wanted.front().empty() && !repository.empty())
+    wanted = {"repository:" + repository + ":pull"};
   std::string fields;
   const auto add = [&](const char* name, const std::string& value) {
-    if (!value.empty()) fields += (fields.empty() ? "" : "&") + std::string(name) + "=" + escaped(value);
+    if (!value.empty())
+      fields += (fields.empty() ? "" : "&") + std::string(name) + "=" + escaped(value);
   };
   HttpRequest request;
   request.url = realm;
@@ -191,11 +203,13 @@ bool may_see_credentials(const std::string& realm, const std::string& registry_u
   if (server.scheme != "https") return false;
   const UrlParts registry = parts_of(registry_url);
   if (registry.scheme == "https" && server.host == registry.host) return true;
-  if (std::any_of(login_servers.begin(), login_servers.end(),
-                  [&](const std::string& allowed) { return origin_of("https://" + allowed) == origin; })) {
+  if (std::any_of(login_servers.begin(), login_servers.end(), [&](const std::string& allowed) {
+        return origin_of("https://" + allowed) == origin;
+      })) {
     return true;
   }
-  if (registry.scheme != "https") return false;  // whoever is on the way could have named the login server
+  if (registry.scheme != "https")
+    return false;  // whoever is on the way could have named the login server
   if (registry.host == "nvcr.io" && server.host == "authn.nvidia.com") return true;
   const std::string domain = registrable_domain(registry.host);
   return !domain.empty() && domain == registrable_domain(server.host);

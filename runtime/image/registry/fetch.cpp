@@ -68,7 +68,8 @@ void Fetch::advance() {
   begin();
 }
 
-/// The next server is asked. One that is broken stays out of the rest, so that its time-outs are waited for once.
+/// The next server is asked. One that is broken stays out of the rest, so that its time-outs are
+/// waited for once.
 void Fetch::leave_mirror(Error error, bool is_broken) {
   if (is_broken && !endpoint().gave_up) {
     endpoint().gave_up = true;
@@ -120,7 +121,8 @@ void Fetch::request(const std::string& url) {
 }
 
 HttpHandler::Take Fetch::body(const HttpHead& head, std::span<const std::byte> bytes) {
-  if (state_ == State::requesting && !sends() && (head.status == 200 || head.status == 206)) return wanted_body(head, bytes);
+  if (state_ == State::requesting && !sends() && (head.status == 200 || head.status == 206))
+    return wanted_body(head, bytes);
   if (small_body_.size() + bytes.size() > kMaxSmallBody) {
     give_up_ = true;
     stopped_ = Error(ErrorKind::unavailable, "sends an endless response");
@@ -134,7 +136,8 @@ HttpHandler::Take Fetch::wanted_body(const HttpHead& head, std::span<const std::
   if (!body_begun_) {
     body_begun_ = true;
     logins_ = 0;
-    if (head.status == 206 && (received_ == 0 || !is_range_from(head.header("content-range"), received_))) {
+    if (head.status == 206 &&
+        (received_ == 0 || !is_range_from(head.header("content-range"), received_))) {
       ranges_work_ = false;
       stopped_ = Error(ErrorKind::unavailable, "sent a different range than requested");
       return Take::stop;
@@ -146,8 +149,9 @@ HttpHandler::Take Fetch::wanted_body(const HttpHead& head, std::span<const std::
   const std::uint64_t limit = request_.exact_size.value_or(request_.max_size);
   if (fresh.size() > limit - received_) {
     give_up_ = true;
-    stopped_ = Error(ErrorKind::corrupt, request_.exact_size ? formatted("is longer than the {} bytes expected", limit)
-                                                             : formatted("is longer than {} bytes", limit));
+    stopped_ = Error(ErrorKind::corrupt,
+                     request_.exact_size ? formatted("is longer than the {} bytes expected", limit)
+                                         : formatted("is longer than {} bytes", limit));
     return Take::stop;
   }
   if (!fresh.empty()) {
@@ -161,10 +165,12 @@ HttpHandler::Take Fetch::wanted_body(const HttpHead& head, std::span<const std::
 
 void Fetch::ended(const HttpHead& head, HttpEnd end) {
   if (state_ == State::finished) return;
-  if (endpoint().is_peer && (end.kind != HttpEnd::Kind::complete || (head.status != 200 && head.status != 206))) {
+  if (endpoint().is_peer &&
+      (end.kind != HttpEnd::Kind::complete || (head.status != 200 && head.status != 206))) {
     return leave_peer(head, end);
   }
-  if (state_ == State::requesting && redirects_ == 0 && head.status != 0) endpoint().on_loopback = end.from_loopback;
+  if (state_ == State::requesting && redirects_ == 0 && head.status != 0)
+    endpoint().on_loopback = end.from_loopback;
   if (end.kind != HttpEnd::Kind::complete) {
     Error error = stopped_ ? *std::move(stopped_) : *std::move(end.error);
     if (end.kind == HttpEnd::Kind::failed || give_up_) return fail(std::move(error));
@@ -183,7 +189,8 @@ void Fetch::ended(const HttpHead& head, HttpEnd end) {
   if (head.status == 200 || head.status == 206) return complete(head);
   if (sends() && head.status > 200 && head.status < 300) return complete(head);
   if (may_help(head) && log_in_with_secret(true)) return;
-  if (sends() && head.status != 403 && head.status != 404 && head.status != 416 && state_ != State::finished) {
+  if (sends() && head.status != 403 && head.status != 404 && head.status != 416 &&
+      state_ != State::finished) {
     return fail(Error(ErrorKind::refused, explain(head).what()));
   }
   if (state_ != State::finished) fail(explain(head));
@@ -193,51 +200,65 @@ void Fetch::leave_peer(const HttpHead& head, const HttpEnd& end) {
   state_ = State::finished;
   if (end.kind != HttpEnd::Kind::complete) {
     // What is advised is about registries.
-    result_ = stopped_ ? *stopped_ : Error::with(ErrorKind::unavailable, end.error->sys_errno(), end.error->what(), "");
+    result_ = stopped_ ? *stopped_
+                       : Error::with(ErrorKind::unavailable, end.error->sys_errno(),
+                                     end.error->what(), "");
   } else {
-    result_ =
-        Error(head.status == 404 ? ErrorKind::not_found : ErrorKind::refused, formatted("answers with status {}", head.status));
+    result_ = Error(head.status == 404 ? ErrorKind::not_found : ErrorKind::refused,
+                    formatted("answers with status {}", head.status));
   }
 }
 
 void Fetch::follow(const HttpHead& head, const HttpEnd& end) {
   if (end.redirect.empty()) {
-    return fail(Error(ErrorKind::unavailable, formatted("redirects (status {}) without a location", head.status)));
+    return fail(Error(ErrorKind::unavailable,
+                      formatted("redirects (status {}) without a location", head.status)));
   }
-  if (++redirects_ > kMaxRedirects) return fail(Error(ErrorKind::unavailable, "redirects more than 5 times"));
+  if (++redirects_ > kMaxRedirects)
+    return fail(Error(ErrorKind::unavailable, "redirects more than 5 times"));
   const std::string to = origin_of(end.redirect);
   if (to.empty())
-    return fail(
-        Error(ErrorKind::refused, formatted("redirects to {}, which is not an http or https URL", in_quotes(end.redirect))));
+    return fail(Error(
+        ErrorKind::refused,
+        formatted("redirects to {}, which is not an http or https URL", in_quotes(end.redirect))));
   if (url_.starts_with("https:") && !to.starts_with("https:")) {
-    return fail(Error(ErrorKind::refused, formatted("redirects from https to {}, which is not encrypted", in_quotes(to))));
+    return fail(
+        Error(ErrorKind::refused,
+              formatted("redirects from https to {}, which is not encrypted", in_quotes(to))));
   }
   request(end.redirect);
 }
 
 void Fetch::complete(const HttpHead& head) {
   if (!request_.head && request_.exact_size && received_ != *request_.exact_size) {
-    return fail(Error(ErrorKind::corrupt, formatted("has {} bytes instead of {}", received_, *request_.exact_size))
+    return fail(Error(ErrorKind::corrupt,
+                      formatted("has {} bytes instead of {}", received_, *request_.exact_size))
                     .hint("the registry or a proxy changed it"));
   }
-  if (used_secret_) session_.access = session_.refused_anonymous ? Access::refused_to_anonymous : Access::not_known;
+  if (used_secret_)
+    session_.access = session_.refused_anonymous ? Access::refused_to_anonymous : Access::not_known;
   state_ = State::finished;
   result_ = head;
 }
 
 void Fetch::try_again(Error error, std::optional<std::chrono::seconds> asked_wait, int cost) {
   if (endpoint().is_mirror) return leave_mirror(std::move(error), true);
-  if (request_.once) return fail(Error::with(ErrorKind::unavailable, 0, error.what(), error.advice()));
+  if (request_.once)
+    return fail(Error::with(ErrorKind::unavailable, 0, error.what(), error.advice()));
   if (received_ - tries_counted_from_ >= kProgress) tries_ = 1;
   tries_counted_from_ = received_;
-  if (tries_ >= kMaxTries) return fail(std::move(error).hint(formatted("gave up after {} attempts", tries_)));
+  if (tries_ >= kMaxTries)
+    return fail(std::move(error).hint(formatted("gave up after {} attempts", tries_)));
   if (asked_wait && *asked_wait > kLongestWait) {
-    return fail(std::move(error).hint(formatted("retry after {} s as requested", asked_wait->count())));
+    return fail(
+        std::move(error).hint(formatted("retry after {} s as requested", asked_wait->count())));
   }
-  // 0.25, 1, 4 s, and up to half as much again, so that the nodes of a job do not come back at the same moment.
+  // 0.25, 1, 4 s, and up to half as much again, so that the nodes of a job do not come back at the
+  // same moment.
   auto own_wait = std::chrono::milliseconds(250) * (1 << (2 * (tries_ - 1)));
   own_wait += own_wait * static_cast<int>(std::random_device{}() % 100) / 200;
-  const auto wait = asked_wait ? std::chrono::duration_cast<std::chrono::milliseconds>(*asked_wait) : own_wait;
+  const auto wait =
+      asked_wait ? std::chrono::duration_cast<std::chrono::milliseconds>(*asked_wait) : own_wait;
   tries_ = std::min(tries_ + cost, kMaxTries);
   if (state_ == State::asking_token) --logins_;  // it was none: the next try may ask again
   state_ = State::waiting;
@@ -245,12 +266,14 @@ void Fetch::try_again(Error error, std::optional<std::chrono::seconds> asked_wai
   char seconds[16];
   std::snprintf(seconds, sizeof seconds, "%.3g", static_cast<double>(wait.count()) / 1000);
   session_.log.write(LogLevel::info,
-                     formatted("{}: retrying in {} s ({} of {})", about(std::move(error)).message(), seconds, tries_, kMaxTries));
+                     formatted("{}: retrying in {} s ({} of {})", about(std::move(error)).message(),
+                               seconds, tries_, kMaxTries));
 }
 
 void Fetch::fail(Error error) {
   if (endpoint().is_mirror) {
-    const bool is_broken = error.kind() != ErrorKind::not_found && error.kind() != ErrorKind::refused;
+    const bool is_broken =
+        error.kind() != ErrorKind::not_found && error.kind() != ErrorKind::refused;
     return leave_mirror(std::move(error), is_broken);
   }
   state_ = State::finished;
@@ -258,9 +281,13 @@ void Fetch::fail(Error error) {
 }
 
 Error Fetch::about(Error error) const {
-  std::string from = (sends() ? " to registry " : session_.is_web_server ? " from " : " from registry ") + in_quotes(session_.registry);
+  std::string from = (sends()                  ? " to registry "
+                      : session_.is_web_server ? " from "
+                                               : " from registry ") +
+                     in_quotes(session_.registry);
   if (endpoint().is_mirror) from += ", mirror " + in_quotes(endpoint().name);
-  if (const std::string origin = origin_of(url_); !origin.empty() && origin != origin_of(endpoint().base_url)) {
+  if (const std::string origin = origin_of(url_);
+      !origin.empty() && origin != origin_of(endpoint().base_url)) {
     from += ", redirected to " + in_quotes(origin);
   }
   const std::string action = session_.repository.empty() ? "log in"
@@ -268,7 +295,9 @@ Error Fetch::about(Error error) const {
                                                             : request_.head ? "resolve "
                                                                             : "fetch ") +
                                                                request_.what;
-  return std::move(error).during(action + (session_.repository.empty() ? " to registry " + in_quotes(session_.registry) : from));
+  return std::move(error).during(action + (session_.repository.empty()
+                                               ? " to registry " + in_quotes(session_.registry)
+                                               : from));
 }
 
 }  // namespace spc

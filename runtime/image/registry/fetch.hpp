@@ -27,23 +27,26 @@ struct FetchRequest {
   std::uint64_t max_size = 0;               ///< a longer body is an error
   std::optional<std::uint64_t> exact_size;  ///< any other size is an error, if known
   bool not_from_mirrors = false;            ///< only the registry itself may answer
-  std::string method;                       ///< other than GET and HEAD: `upload` is sent so, and any success will do
+  std::string method;  ///< other than GET and HEAD: `upload` is sent so, and any success will do
   HttpUpload upload;
-  std::string url;             ///< in place of `path`, to go on where the registry said
-  bool once = false;           ///< a connection that breaks and a registry that fails are unavailable at once
+  std::string url;  ///< in place of `path`, to go on where the registry said
+  bool once =
+      false;  ///< a connection that breaks and a registry that fails are unavailable at once
   std::uint64_t begin_at = 0;  ///< so many bytes of it are there already
 };
 
 /// Fetches one object from a registry or its mirrors and handles
 ///  - a mirror that lacks it or fails: the next server is tried, and may resume a partial download;
-///  - a login at the registry: first without credentials or with an anonymous token; if that is refused (401, 403, 404
+///  - a login at the registry: first without credentials or with an anonymous token; if that is
+///  refused (401, 403, 404
 ///    of a manifest, 429), the user is asked for credentials, once. An expired token is renewed;
 ///  - at most 5 redirects, never from https to http; credentials are not sent to another origin;
-///  - at most 4 attempts after a broken connection, "too many requests" or a server failure, waiting as long as
+///  - at most 4 attempts after a broken connection, "too many requests" or a server failure,
+///  waiting as long as
 ///    the server asks, or increasingly longer.
-/// With another node none of this is done: it is asked once, and any answer but the bytes is an error, not_found or refused; a
-/// connection that breaks is unavailable.
-/// A broken download is resumed if the server supports it; otherwise the bytes already received are skipped. (The digest
+/// With another node none of this is done: it is asked once, and any answer but the bytes is an
+/// error, not_found or refused; a connection that breaks is unavailable. A broken download is
+/// resumed if the server supports it; otherwise the bytes already received are skipped. (The digest
 /// tells whether the two parts belong together.)
 class Fetch final : public BlobStream, private HttpHandler {
  public:
@@ -59,8 +62,12 @@ class Fetch final : public BlobStream, private HttpHandler {
 
   [[nodiscard]] bool finished() const override { return state_ == State::finished; }
   Result<void> outcome() override;
-  [[nodiscard]] CameFrom comes_from() const override { return endpoint().is_mirror ? CameFrom::mirror : CameFrom::registry; }
-  [[nodiscard]] const char* whose_fault() const override { return "the registry or a proxy changed it"; }
+  [[nodiscard]] CameFrom comes_from() const override {
+    return endpoint().is_mirror ? CameFrom::mirror : CameFrom::registry;
+  }
+  [[nodiscard]] const char* whose_fault() const override {
+    return "the registry or a proxy changed it";
+  }
   /// The response head, once finished.
   Result<HttpHead> result();
   /// The mirror that answered; null: the registry itself.

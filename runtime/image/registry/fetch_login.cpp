@@ -14,18 +14,22 @@ constexpr int kMaxLogins = 3;
 }  // namespace
 
 Error Fetch::explain(const HttpHead& head) const {
-  const bool is_verdict = head.status == 400 || head.status == 401 || head.status == 403 || head.status == 429;
-  if (state_ != State::asking_token || is_verdict) return explain_status(session_, request_.what, head, small_body_);
+  const bool is_verdict =
+      head.status == 400 || head.status == 401 || head.status == 403 || head.status == 429;
+  if (state_ != State::asking_token || is_verdict)
+    return explain_status(session_, request_.what, head, small_body_);
   const auto& parameters = endpoint().bearer->parameters;
   const auto realm = parameters.find("realm");
-  return std::move(
-             Error(ErrorKind::unavailable, formatted("its login server {} failed with status {}",
-                                                     in_quotes(realm == parameters.end() ? "" : realm->second), head.status)))
+  return std::move(Error(ErrorKind::unavailable,
+                         formatted("its login server {} failed with status {}",
+                                   in_quotes(realm == parameters.end() ? "" : realm->second),
+                                   head.status)))
       .hint("try again later; if it persists, tell the registry's administrator");
 }
 
-/// True unless that has ended the fetch. Afterwards the session has a secret, or there is none. Trouble with the user's files
-/// is only warned of where they may not be the reason at all, as with a mistyped tag.
+/// True unless that has ended the fetch. Afterwards the session has a secret, or there is none.
+/// Trouble with the user's files is only warned of where they may not be the reason at all, as with
+/// a mistyped tag.
 bool Fetch::ask_user(bool must_work) {
   if (!session_.asked && session_.ask_user) {
     auto secret = session_.ask_user();
@@ -49,15 +53,18 @@ bool Fetch::ask_user(bool must_work) {
   return true;
 }
 
-/// Whether an answer may be another one with credentials. Registries hide what is private behind 404, too.
+/// Whether an answer may be another one with credentials. Registries hide what is private behind
+/// 404, too.
 bool Fetch::may_help(const HttpHead& head) const {
   const bool is_manifest = request_.path.starts_with("manifests/");
-  const bool refused = head.status == 403 || head.status == 429 || (head.status == 404 && is_manifest);
-  return refused && state_ == State::requesting && !endpoint().is_mirror && !used_secret_ && !session_.asked &&
-         origin_of(url_) == origin_of(endpoint().base_url);
+  const bool refused =
+      head.status == 403 || head.status == 429 || (head.status == 404 && is_manifest);
+  return refused && state_ == State::requesting && !endpoint().is_mirror && !used_secret_ &&
+         !session_.asked && origin_of(url_) == origin_of(endpoint().base_url);
 }
 
-/// After an answer to a request without credentials: asks the user and tries with them. False: he has none.
+/// After an answer to a request without credentials: asks the user and tries with them. False: he
+/// has none.
 bool Fetch::log_in_with_secret(bool anonymous_was_refused) {
   if (!ask_user(false) || !session_.secret) return false;
   session_.refused_anonymous = session_.refused_anonymous || anonymous_was_refused;
@@ -118,11 +125,16 @@ void Fetch::ask_token() {
   const auto realm = server.bearer->parameters.find("realm");
   if (secret != nullptr && realm != server.bearer->parameters.end() &&
       !may_see_credentials(realm->second, server.base_url, session_.login_servers)) {
-    return fail(Error(ErrorKind::refused, formatted("names {} as its login server, which is not trusted with credentials for {}",
-                                                    in_quotes(realm->second), in_quotes(session_.registry)))
-                    .hint("the site can trust it with login_servers = [\"HOST\"] for this registry in config.toml"));
+    return fail(
+        Error(
+            ErrorKind::refused,
+            formatted("names {} as its login server, which is not trusted with credentials for {}",
+                      in_quotes(realm->second), in_quotes(session_.registry)))
+            .hint("the site can trust it with login_servers = [\"HOST\"] for this registry in "
+                  "config.toml"));
   }
-  auto http = token_request(*server.bearer, server.repository, server.base_url, secret, session_.scopes);
+  auto http =
+      token_request(*server.bearer, server.repository, server.base_url, secret, session_.scopes);
   if (!http) return fail(std::move(http).error());
 
   asking_with_secret_ = secret != nullptr;
@@ -143,10 +155,12 @@ void Fetch::token_refused(const HttpHead& head) {
     }
   }
   if (refused && asking_with_secret_) {
-    return fail(Error(ErrorKind::refused, "the login server rejects the credentials " + described(*session_.secret))
+    return fail(Error(ErrorKind::refused,
+                      "the login server rejects the credentials " + described(*session_.secret))
                     .hint("log in again: scontainer login " + session_.registry));
   }
-  fail(explain(head).during(asking_with_secret_ ? "request a token" : "request an anonymous token"));
+  fail(
+      explain(head).during(asking_with_secret_ ? "request a token" : "request an anonymous token"));
 }
 
 void Fetch::use_token() {

@@ -22,13 +22,16 @@ constexpr std::size_t kMaxHeaderBytes = 64 * 1024;
 constexpr long kReceiveBuffer = 512 * 1024;
 constexpr long kPeerConnectMs = 1000;  // near, but both ends may have much to do
 
-/// Whether the system keeps trusted certificates one by one under their hashes, too. Looking one up there is quicker
-/// than reading the bundle of them all, which costs OpenSSL 3 about 20 ms: it is read when a certificate is not found.
+/// Whether the system keeps trusted certificates one by one under their hashes, too. Looking one up
+/// there is quicker than reading the bundle of them all, which costs OpenSSL 3 about 20 ms: it is
+/// read when a certificate is not found.
 bool has_hashed_certificates() {
   const char* path = curl_version_info(CURLVERSION_NOW)->capath;
   for (DirectoryReader files(path != nullptr ? path : ""); files.next();) {
     const auto name = files.name();
-    if (name.size() == 10 && name.ends_with(".0") && name.find_first_not_of("0123456789abcdef") == 8) return true;
+    if (name.size() == 10 && name.ends_with(".0") &&
+        name.find_first_not_of("0123456789abcdef") == 8)
+      return true;
   }
   return false;
 }
@@ -78,24 +81,29 @@ Where where_leads(const std::string& url) {
   const std::string host = host_of(url);
   sockaddr_in v4{.sin_family = AF_INET};
   sockaddr_in6 v6{.sin6_family = AF_INET6};
-  if (::inet_pton(AF_INET, host.c_str(), &v4.sin_addr) == 1) return where_is(reinterpret_cast<const sockaddr*>(&v4));
-  if (::inet_pton(AF_INET6, host.c_str(), &v6.sin6_addr) == 1) return where_is(reinterpret_cast<const sockaddr*>(&v6));
+  if (::inet_pton(AF_INET, host.c_str(), &v4.sin_addr) == 1)
+    return where_is(reinterpret_cast<const sockaddr*>(&v4));
+  if (::inet_pton(AF_INET6, host.c_str(), &v6.sin6_addr) == 1)
+    return where_is(reinterpret_cast<const sockaddr*>(&v6));
   return Where::elsewhere;
 }
 
-/// Whether `except` names the host: itself, a domain above it (with or without a dot in front), or `*`. We have to know
-/// whether a proxy is used, so libcurl's own list is not.
+/// Whether `except` names the host: itself, a domain above it (with or without a dot in front), or
+/// `*`. We have to know whether a proxy is used, so libcurl's own list is not.
 bool is_excepted(const std::string& url, std::string_view except) {
   const std::string host = host_of(url);
   while (!except.empty()) {
     std::string_view name = trimmed(except.substr(0, except.find(',')));
     except.remove_prefix(
-        std::min(except.find(',') == std::string_view::npos ? except.size() : except.find(',') + 1, except.size()));
+        std::min(except.find(',') == std::string_view::npos ? except.size() : except.find(',') + 1,
+                 except.size()));
     if (name == "*") return true;
     while (name.starts_with('.')) name.remove_prefix(1);
     if (name.empty() || name.size() > host.size()) continue;
-    const bool same_end = ::strncasecmp(host.data() + host.size() - name.size(), name.data(), name.size()) == 0;
-    if (same_end && (name.size() == host.size() || host[host.size() - name.size() - 1] == '.')) return true;
+    const bool same_end =
+        ::strncasecmp(host.data() + host.size() - name.size(), name.data(), name.size()) == 0;
+    if (same_end && (name.size() == host.size() || host[host.size() - name.size() - 1] == '.'))
+      return true;
   }
   return false;
 }
@@ -184,9 +192,11 @@ struct HttpClient::Transfer {
   static std::size_t on_upload(char* into, std::size_t, std::size_t room, void* self) {
     auto& transfer = *static_cast<Transfer*>(self);
     const HttpUpload& upload = transfer.upload;
-    const auto wanted = static_cast<std::size_t>(std::min<std::uint64_t>(room, upload.size - transfer.sent));
+    const auto wanted =
+        static_cast<std::size_t>(std::min<std::uint64_t>(room, upload.size - transfer.sent));
     if (wanted == 0) return 0;
-    const ssize_t got = ::pread(upload.file, into, wanted, static_cast<off_t>(upload.offset + transfer.sent));
+    const ssize_t got =
+        ::pread(upload.file, into, wanted, static_cast<off_t>(upload.offset + transfer.sent));
     if (got <= 0) {
       transfer.refused = "what is sent cannot be read any more";
       return CURL_READFUNC_ABORT;
@@ -196,10 +206,12 @@ struct HttpClient::Transfer {
     return static_cast<std::size_t>(got);
   }
 
-  /// Where a connection that was kept has ended meanwhile, libcurl begins again on another one. Not after a part has been sent: a
-  /// registry that has kept it would have it twice.
+  /// Where a connection that was kept has ended meanwhile, libcurl begins again on another one. Not
+  /// after a part has been sent: a registry that has kept it would have it twice.
   static int on_rewind(void* self, curl_off_t offset, int whence) {
-    return whence == SEEK_SET && offset == 0 && static_cast<Transfer*>(self)->sent == 0 ? CURL_SEEKFUNC_OK : CURL_SEEKFUNC_FAIL;
+    return whence == SEEK_SET && offset == 0 && static_cast<Transfer*>(self)->sent == 0
+               ? CURL_SEEKFUNC_OK
+               : CURL_SEEKFUNC_FAIL;
   }
 
   /// False: out of memory.
@@ -207,7 +219,8 @@ struct HttpClient::Transfer {
     upload = *request.upload;
     bool ok = curl_easy_setopt(handle, CURLOPT_UPLOAD, 1L) == CURLE_OK &&
               curl_easy_setopt(handle, CURLOPT_CUSTOMREQUEST, request.method.c_str()) == CURLE_OK &&
-              curl_easy_setopt(handle, CURLOPT_INFILESIZE_LARGE, static_cast<curl_off_t>(upload.size)) == CURLE_OK &&
+              curl_easy_setopt(handle, CURLOPT_INFILESIZE_LARGE,
+                               static_cast<curl_off_t>(upload.size)) == CURLE_OK &&
               curl_easy_setopt(handle, CURLOPT_READFUNCTION, &on_upload) == CURLE_OK &&
               curl_easy_setopt(handle, CURLOPT_READDATA, static_cast<void*>(this)) == CURLE_OK &&
               curl_easy_setopt(handle, CURLOPT_SEEKFUNCTION, &on_rewind) == CURLE_OK &&
@@ -251,7 +264,8 @@ struct HttpClient::Impl {
   }
 
   std::unique_ptr<Transfer> take(CURL* handle) {
-    const auto found = std::find_if(transfers.begin(), transfers.end(), [&](const auto& t) { return t->handle == handle; });
+    const auto found = std::find_if(transfers.begin(), transfers.end(),
+                                    [&](const auto& t) { return t->handle == handle; });
     if (found == transfers.end()) return nullptr;
     auto transfer = std::move(*found);
     transfers.erase(found);
@@ -266,14 +280,17 @@ struct HttpClient::Impl {
     return nullptr;
   }
 
-  /// Begins the request anew, with the bundle of trusted certificates, too: nothing of it has been sent.
+  /// Begins the request anew, with the bundle of trusted certificates, too: nothing of it has been
+  /// sent.
   bool try_with_bundle(CURL* handle) {
-    const auto found = std::find_if(transfers.begin(), transfers.end(), [&](const auto& t) { return t->handle == handle; });
+    const auto found = std::find_if(transfers.begin(), transfers.end(),
+                                    [&](const auto& t) { return t->handle == handle; });
     const char* bundle = curl_version_info(CURLVERSION_NOW)->cainfo;
     if (found == transfers.end() || !(*found)->without_bundle || bundle == nullptr) return false;
     (*found)->without_bundle = false;
     hashed_certificates = false;
-    return curl_easy_setopt(handle, CURLOPT_CAINFO, bundle) == CURLE_OK && curl_multi_remove_handle(multi, handle) == CURLM_OK &&
+    return curl_easy_setopt(handle, CURLOPT_CAINFO, bundle) == CURLE_OK &&
+           curl_multi_remove_handle(multi, handle) == CURLM_OK &&
            curl_multi_add_handle(multi, handle) == CURLM_OK;
   }
 
@@ -296,11 +313,14 @@ struct HttpClient::Impl {
   static HttpEnd end_of(Transfer& transfer, CURLcode code) {
     HttpEnd end;
     curl_easy_getinfo(transfer.handle, CURLINFO_RESPONSE_CODE, &transfer.head.status);
-    if (char* url = nullptr; curl_easy_getinfo(transfer.handle, CURLINFO_REDIRECT_URL, &url) == CURLE_OK && url != nullptr) {
+    if (char* url = nullptr;
+        curl_easy_getinfo(transfer.handle, CURLINFO_REDIRECT_URL, &url) == CURLE_OK &&
+        url != nullptr) {
       end.redirect = url;
     }
     if (char* ip = nullptr;
-        !transfer.proxied && curl_easy_getinfo(transfer.handle, CURLINFO_PRIMARY_IP, &ip) == CURLE_OK && ip != nullptr) {
+        !transfer.proxied &&
+        curl_easy_getinfo(transfer.handle, CURLINFO_PRIMARY_IP, &ip) == CURLE_OK && ip != nullptr) {
       end.from_loopback = std::strncmp(ip, "127.", 4) == 0 || std::strcmp(ip, "::1") == 0;
     }
     if (code == CURLE_OK) return end;
@@ -322,7 +342,8 @@ Result<std::unique_ptr<HttpClient>> HttpClient::create(HttpSettings settings) {
   auto impl = std::make_unique<Impl>();
   impl->settings = std::move(settings);
   if (curl_global_init(CURL_GLOBAL_NOTHING) == CURLE_OK) impl->multi = curl_multi_init();
-  if (impl->multi == nullptr) return Error(ErrorKind::no_space, "start the HTTP client: out of memory");
+  if (impl->multi == nullptr)
+    return Error(ErrorKind::no_space, "start the HTTP client: out of memory");
   return std::unique_ptr<HttpClient>(new HttpClient(std::move(impl)));
 }
 
@@ -331,14 +352,16 @@ Result<void> HttpClient::start(const HttpRequest& request, HttpHandler& handler)
   const HttpProxies& proxies = impl_->settings.proxies;
   const std::string& proxy = is_https ? proxies.https : proxies.http;
   auto transfer = std::make_unique<Transfer>();
-  transfer->proxied = !proxy.empty() && !request.is_peer && !is_excepted(request.url, proxies.except);
+  transfer->proxied =
+      !proxy.empty() && !request.is_peer && !is_excepted(request.url, proxies.except);
   if (transfer->proxied && is_forbidden(where_leads(request.url), request.allow_loopback)) {
     return Error(ErrorKind::refused, kOnlyThisNode);
   }
   transfer->handler = &handler;
   transfer->allow_loopback = request.allow_loopback;
-  // Each request has a handle of its own; connections are the multi handle's. One that is used again carries too much along: the last
-  // header's address, which a folded first line of the next answer follows (curl#11103, up to 8.1), and a buffer after a failure.
+  // Each request has a handle of its own; connections are the multi handle's. One that is used
+  // again carries too much along: the last header's address, which a folded first line of the next
+  // answer follows (curl#11103, up to 8.1), and a buffer after a failure.
   CURL* const handle = transfer->handle = curl_easy_init();
   if (handle == nullptr) return Error(ErrorKind::no_space, "start a request: out of memory");
   Transfer* self = transfer.get();
@@ -348,13 +371,16 @@ Result<void> HttpClient::start(const HttpRequest& request, HttpHandler& handler)
   std::string why = "out of memory";
   const auto set = [&](CURLoption option, auto value) {
     const CURLcode code = ok ? curl_easy_setopt(handle, option, value) : CURLE_OK;
-    if (code != CURLE_OK) ok = false, why = formatted("option {}: {}", static_cast<int>(option), curl_easy_strerror(code));
+    if (code != CURLE_OK)
+      ok = false,
+      why = formatted("option {}: {}", static_cast<int>(option), curl_easy_strerror(code));
   };
   const auto add = [&](const std::string& line) { ok = self->add(line) && ok; };
   set(CURLOPT_URL, request.url.c_str());
   set(CURLOPT_PROTOCOLS_STR, "http,https");
   set(CURLOPT_FOLLOWLOCATION, 0L);
-  // One connection a layer is faster than one for all, and HTTP/2's windows would couple the layers' back-pressure.
+  // One connection a layer is faster than one for all, and HTTP/2's windows would couple the
+  // layers' back-pressure.
   set(CURLOPT_HTTP_VERSION, static_cast<long>(CURL_HTTP_VERSION_1_1));
   set(CURLOPT_NOSIGNAL, 1L);
   set(CURLOPT_USERAGENT, "spank-container/" SPC_VERSION);
@@ -398,7 +424,8 @@ Result<void> HttpClient::start(const HttpRequest& request, HttpHandler& handler)
   if (ok) why = curl_multi_strerror(added);
   curl_easy_cleanup(handle);
   impl_->transfers.pop_back();
-  return Error(ErrorKind::internal, formatted("start a request to {}: libcurl refuses it: {}", in_quotes(request.url), why));
+  return Error(ErrorKind::internal, formatted("start a request to {}: libcurl refuses it: {}",
+                                              in_quotes(request.url), why));
 }
 
 void HttpClient::cancel(HttpHandler& handler) {
@@ -420,15 +447,18 @@ Result<void> HttpClient::wait(std::chrono::milliseconds timeout, std::span<pollf
   for (std::size_t i = 0; i < others.size(); ++i) {
     // CURL_WAIT_* have the values of poll's bits on none but Linux's own: translate.
     watched[i].fd = others[i].fd;
-    watched[i].events = static_cast<short>(((others[i].events & POLLIN) != 0 ? CURL_WAIT_POLLIN : 0) |
-                                           ((others[i].events & POLLOUT) != 0 ? CURL_WAIT_POLLOUT : 0));
+    watched[i].events =
+        static_cast<short>(((others[i].events & POLLIN) != 0 ? CURL_WAIT_POLLIN : 0) |
+                           ((others[i].events & POLLOUT) != 0 ? CURL_WAIT_POLLOUT : 0));
   }
   int running = 0;
-  CURLMcode code = curl_multi_poll(impl_->multi, watched.data(), static_cast<unsigned>(watched.size()),
-                                   static_cast<int>(timeout.count()), nullptr);
+  CURLMcode code =
+      curl_multi_poll(impl_->multi, watched.data(), static_cast<unsigned>(watched.size()),
+                      static_cast<int>(timeout.count()), nullptr);
   if (code == CURLM_OK) code = curl_multi_perform(impl_->multi, &running);
   impl_->deliver_ends();
-  if (code != CURLM_OK) return Error(ErrorKind::internal, std::string("HTTP client: ") + curl_multi_strerror(code));
+  if (code != CURLM_OK)
+    return Error(ErrorKind::internal, std::string("HTTP client: ") + curl_multi_strerror(code));
   return {};
 }
 

@@ -23,9 +23,10 @@ struct HttpUpload {
   int file = -1;  ///< borrowed; any if there is nothing to send
   std::uint64_t offset = 0;
   std::uint64_t size = 0;
-  std::string type;                          ///< Content-Type; empty: none
-  std::string range;                         ///< Content-Range; empty: none
-  std::function<void(std::uint64_t)> meter;  ///< told how many bytes the connection has taken; may be empty
+  std::string type;   ///< Content-Type; empty: none
+  std::string range;  ///< Content-Range; empty: none
+  std::function<void(std::uint64_t)>
+      meter;  ///< told how many bytes the connection has taken; may be empty
 };
 
 /// One HTTP request. Redirects and retries are up to Fetch.
@@ -39,8 +40,8 @@ struct HttpRequest {
   std::optional<std::string> form;  ///< POST this, application/x-www-form-urlencoded
   std::uint64_t range_from = 0;     ///< > 0: request the bytes from here to the end
   std::string ca;                   ///< CA certificates trusted in addition to the system's
-  bool is_peer = false;             ///< another node: near, asked without proxy, and may send nothing for long
-  bool allow_loopback = true;       ///< false: a redirect must not lead to this node's own services
+  bool is_peer = false;  ///< another node: near, asked without proxy, and may send nothing for long
+  bool allow_loopback = true;  ///< false: a redirect must not lead to this node's own services
 };
 
 /// Status and headers of a response; header names are in lower case.
@@ -80,8 +81,8 @@ class HttpHandler {
   virtual void ended(const HttpHead& head, HttpEnd end) = 0;
 };
 
-/// Proxies as URLs, for https and for http; empty: none. `except`: hosts, domains and networks to contact directly,
-/// separated by commas.
+/// Proxies as URLs, for https and for http; empty: none. `except`: hosts, domains and networks to
+/// contact directly, separated by commas.
 struct HttpProxies {
   std::string https;
   std::string http;

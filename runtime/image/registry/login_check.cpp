@@ -12,8 +12,8 @@ class NoSink final : public FetchSink {
 
 }  // namespace
 
-Result<LoginCheck> check_login(HttpClient& http, Log& log, const std::string& registry, const Config& config,
-                               const RegistrySecret& secret) {
+Result<LoginCheck> check_login(HttpClient& http, Log& log, const std::string& registry,
+                               const Config& config, const RegistrySecret& secret) {
   ImageReference reference;
   reference.registry = SPC_TRY(parse_registry(registry));
   RegistrySession session{.http = http,

@@ -14,7 +14,7 @@ enum class LoginCheck {
 };
 
 /// Checks credentials with a registry (HOST[:PORT]) as a pull would; a refusal is an error.
-Result<LoginCheck> check_login(HttpClient& http, Log& log, const std::string& registry, const Config& config,
-                               const RegistrySecret& secret);
+Result<LoginCheck> check_login(HttpClient& http, Log& log, const std::string& registry,
+                               const Config& config, const RegistrySecret& secret);
 
 }  // namespace spc

@@ -13,28 +13,31 @@
 namespace spc {
 namespace {
 
-
 constexpr std::string_view kOciManifest = "application/vnd.oci.image.manifest.v1+json";
 constexpr std::string_view kOciIndex = "application/vnd.oci.image.index.v1+json";
 constexpr std::string_view kDockerManifest = "application/vnd.docker.distribution.manifest.v2+json";
-constexpr std::string_view kDockerList = "application/vnd.docker.distribution.manifest.list.v2+json";
+constexpr std::string_view kDockerList =
+    "application/vnd.docker.distribution.manifest.list.v2+json";
 constexpr std::string_view kDockerSchema1 = "application/vnd.docker.distribution.manifest.v1";
 
-constexpr std::array<std::string_view, 8> kLayerTypes = {"application/vnd.oci.image.layer.v1.tar",
-                                                         "application/vnd.oci.image.layer.v1.tar+gzip",
-                                                         "application/vnd.oci.image.layer.v1.tar+zstd",
-                                                         "application/vnd.docker.image.rootfs.diff.tar",
-                                                         "application/vnd.docker.image.rootfs.diff.tar.gzip",
-                                                         "application/vnd.docker.image.rootfs.diff.tar.zstd",
-                                                         "application/vnd.docker.image.rootfs.diff.tar+gzip",
-                                                         "application/vnd.docker.image.rootfs.diff.tar+zstd"};
-constexpr std::array<std::string_view, 2> kConfigTypes = {"application/vnd.oci.image.config.v1+json",
-                                                          "application/vnd.docker.container.image.v1+json"};
+constexpr std::array<std::string_view, 8> kLayerTypes = {
+    "application/vnd.oci.image.layer.v1.tar",
+    "application/vnd.oci.image.layer.v1.tar+gzip",
+    "application/vnd.oci.image.layer.v1.tar+zstd",
+    "application/vnd.docker.image.rootfs.diff.tar",
+    "application/vnd.docker.image.rootfs.diff.tar.gzip",
+    "application/vnd.docker.image.rootfs.diff.tar.zstd",
+    "application/vnd.docker.image.rootfs.diff.tar+gzip",
+    "application/vnd.docker.image.rootfs.diff.tar+zstd"};
+constexpr std::array<std::string_view, 2> kConfigTypes = {
+    "application/vnd.oci.image.config.v1+json", "application/vnd.docker.container.image.v1+json"};
 
 constexpr std::uint64_t kMaxBlob = std::uint64_t{1} << 50;
 constexpr std::size_t kMaxIndexEntries = 2000;
 
-bool is_manifest_type(std::string_view type) { return type == kOciManifest || type == kDockerManifest; }
+bool is_manifest_type(std::string_view type) {
+  return type == kOciManifest || type == kDockerManifest;
+}
 bool is_index_type(std::string_view type) { return type == kOciIndex || type == kDockerList; }
 
 Error corrupt(const std::string& why) { return Error(ErrorKind::corrupt, why); }
@@ -57,14 +60,16 @@ Result<Descriptor> parse_descriptor(const Json& object) {
 
 Result<void> check_layer_type(const std::string& type) {
   if (std::find(kLayerTypes.begin(), kLayerTypes.end(), type) != kLayerTypes.end()) return {};
-  if (type.find("foreign") != std::string::npos || type.find("nondistributable") != std::string::npos) {
+  if (type.find("foreign") != std::string::npos ||
+      type.find("nondistributable") != std::string::npos) {
     return Error(ErrorKind::invalid, "has a non-distributable (foreign) layer")
         .hint("used by Windows images");
   }
   if (type.find("encrypted") != std::string::npos) {
     return Error(ErrorKind::invalid, "has an encrypted layer; these are not supported");
   }
-  return Error(ErrorKind::invalid, "has a layer of unknown type " + in_quotes(type)).hint("is this a container image?");
+  return Error(ErrorKind::invalid, "has a layer of unknown type " + in_quotes(type))
+      .hint("is this a container image?");
 }
 
 Result<Manifest> manifest_of(const Json& document) {
@@ -103,7 +108,8 @@ Result<Index> index_of(const Json& document) {
     Index::Entry entry;
     entry.descriptor = SPC_TRY(parse_descriptor(item));
     entry.is_index = is_index_type(entry.descriptor.media_type);
-    // Other things (signatures, attestations of unknown type) may be listed; they are not candidates.
+    // Other things (signatures, attestations of unknown type) may be listed; they are not
+    // candidates.
     if (!entry.is_index && !is_manifest_type(entry.descriptor.media_type)) continue;
     if (const Json* platform = item.find("platform")) {
       if (!platform->is_object()) return corrupt("\"platform\" is not an object");
@@ -117,16 +123,20 @@ Result<Index> index_of(const Json& document) {
   return index;
 }
 
-/// Variants are numbers, and a machine runs what was made for a lower one: `v2` on amd64/v3, arm/v6 on arm/v7. Without
-/// one what every machine of the architecture runs is meant, on 32-bit arm v7. Empty: not a variant of this kind.
+/// Variants are numbers, and a machine runs what was made for a lower one: `v2` on amd64/v3, arm/v6
+/// on arm/v7. Without one what every machine of the architecture runs is meant, on 32-bit arm v7.
+/// Empty: not a variant of this kind.
 std::optional<int> level_of(const Platform& platform) {
-  if (platform.variant.empty()) return platform.architecture == "arm64" ? 80 : platform.architecture == "arm" ? 70 : 10;
+  if (platform.variant.empty())
+    return platform.architecture == "arm64" ? 80 : platform.architecture == "arm" ? 70 : 10;
   int level = 0;
   int part = 0;  // v9.2
   const char* const end = platform.variant.data() + platform.variant.size();
   auto read = std::from_chars(platform.variant.data() + 1, end, level);
-  if (read.ec == std::errc{} && read.ptr != end && *read.ptr == '.') read = std::from_chars(read.ptr + 1, end, part);
-  const bool is_number = platform.variant[0] == 'v' && read.ec == std::errc{} && read.ptr == end && level < 100 && part < 10;
+  if (read.ec == std::errc{} && read.ptr != end && *read.ptr == '.')
+    read = std::from_chars(read.ptr + 1, end, part);
+  const bool is_number = platform.variant[0] == 'v' && read.ec == std::errc{} && read.ptr == end &&
+                         level < 100 && part < 10;
   return is_number ? std::optional(10 * level + part) : std::nullopt;
 }
 
@@ -155,7 +165,8 @@ Result<std::vector<std::string>> texts_member(const Json& object, const char* ke
   return texts;
 }
 
-/// The keys of an object that stands for a set; nothing acts upon them, so what is malformed is left out.
+/// The keys of an object that stands for a set; nothing acts upon them, so what is malformed is
+/// left out.
 std::vector<std::string> names_member(const Json& object, const char* key) {
   std::vector<std::string> names;
   const Json* set = object.find(key);
@@ -177,14 +188,16 @@ Result<ImageConfig> config_of(const Json& document) {
     return Error(ErrorKind::invalid, "has no rootfs: this is not a container image");
   }
   const auto diff_ids = SPC_TRY(texts_member(*rootfs, "diff_ids"));
-  for (const auto& text : diff_ids) config.diff_ids.push_back(SPC_TRY_DURING("diff_ids", Digest::parse(text)));
+  for (const auto& text : diff_ids)
+    config.diff_ids.push_back(SPC_TRY_DURING("diff_ids", Digest::parse(text)));
 
   if (const Json* run = document.find("config")) {
     if (!run->is_object()) return corrupt("\"config\" is not an object");
     const auto env = SPC_TRY(texts_member(*run, "Env"));
     for (const auto& entry : env) {
       const std::size_t equals = entry.find('=');
-      if (equals != std::string::npos && equals > 0) config.env.push_back(entry);  // others name no value
+      if (equals != std::string::npos && equals > 0)
+        config.env.push_back(entry);  // others name no value
     }
     config.entrypoint = SPC_TRY(texts_member(*run, "Entrypoint"));
     config.cmd = SPC_TRY(texts_member(*run, "Cmd"));
@@ -196,14 +209,16 @@ Result<ImageConfig> config_of(const Json& document) {
   return config;
 }
 
-Result<std::variant<Manifest, Index>> document_of(const Json& document, std::string_view content_type) {
+Result<std::variant<Manifest, Index>> document_of(const Json& document,
+                                                  std::string_view content_type) {
   content_type = content_type.substr(0, content_type.find(';'));
   const std::string own_type = SPC_TRY(document.text("mediaType")).value_or("");
   const auto schema = SPC_TRY(document.number("schemaVersion"));
   const bool has_layers = document.find("layers") != nullptr || document.find("config") != nullptr;
   const bool has_manifests = document.find("manifests") != nullptr;
 
-  if (schema == 1U || document.find("fsLayers") != nullptr || own_type.starts_with(kDockerSchema1)) {
+  if (schema == 1U || document.find("fsLayers") != nullptr ||
+      own_type.starts_with(kDockerSchema1)) {
     return Error(ErrorKind::invalid, "has an unsupported manifest format (schema 1)")
         .hint("push the image again with a recent tool");
   }
@@ -235,15 +250,18 @@ Result<std::variant<Manifest, Index>> document_of(const Json& document, std::str
 
 const char* const kManifestAccept =
     "application/vnd.oci.image.manifest.v1+json, application/vnd.oci.image.index.v1+json, "
-    "application/vnd.docker.distribution.manifest.v2+json, application/vnd.docker.distribution.manifest.list.v2+json";
+    "application/vnd.docker.distribution.manifest.v2+json, "
+    "application/vnd.docker.distribution.manifest.list.v2+json";
 
-Result<std::variant<Manifest, Index>> parse_manifest(std::string_view bytes, std::string_view content_type,
+Result<std::variant<Manifest, Index>> parse_manifest(std::string_view bytes,
+                                                     std::string_view content_type,
                                                      std::string_view what) {
   const Json document = SPC_TRY(parse_json_object(bytes, what));
   return SPC_TRY_DURING(what, document_of(document, content_type));
 }
 
-Result<Index::Entry> choose_platform(const Index& index, const Platform& platform, std::string_view what) {
+Result<Index::Entry> choose_platform(const Index& index, const Platform& platform,
+                                     std::string_view what) {
   const Index::Entry* best = nullptr;
   int best_match = 0;
   std::set<std::string> others;
@@ -260,7 +278,8 @@ Result<Index::Entry> choose_platform(const Index& index, const Platform& platfor
   for (const Index::Entry& entry : index.entries) {
     if (!entry.has_platform && (entry.is_index || index.entries.size() == 1)) return entry;
   }
-  if (index.entries.empty()) return Error(ErrorKind::not_found, std::string(what) + ": the index lists no image");
+  if (index.entries.empty())
+    return Error(ErrorKind::not_found, std::string(what) + ": the index lists no image");
   std::string list;
   std::size_t shown = 0;
   for (const std::string& other : others) {
@@ -268,8 +287,10 @@ Result<Index::Entry> choose_platform(const Index& index, const Platform& platfor
     list += (list.empty() ? "" : ", ") + printable(other).substr(0, 40);
   }
   if (list.empty()) list = "nothing that names its platform";
-  // Invalid, as an image without an index is: a login node of one architecture says nothing of nodes of another.
-  return Error(ErrorKind::invalid, formatted("{}: has no image for {}, only for {}", what, platform.str(), list))
+  // Invalid, as an image without an index is: a login node of one architecture says nothing of
+  // nodes of another.
+  return Error(ErrorKind::invalid,
+               formatted("{}: has no image for {}, only for {}", what, platform.str(), list))
       .hint("choose a tag built for " + platform.str());
 }
 
@@ -280,7 +301,9 @@ Result<ImageConfig> parse_image_config(std::string_view bytes, std::string_view 
 
 std::string settings_of(const ImageConfig& config) {
   std::string out;
-  const auto add = [&](std::string_view key, std::string_view value) { add_record(out, key, value); };
+  const auto add = [&](std::string_view key, std::string_view value) {
+    add_record(out, key, value);
+  };
   for (const auto& entry : config.env) add("env", entry);
   if (!config.workdir.empty()) add("workdir", config.workdir);
   for (const auto& argument : config.entrypoint) add("entrypoint", argument);

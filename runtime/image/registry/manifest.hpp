@@ -23,7 +23,8 @@ struct Descriptor {
 struct Manifest {
   Descriptor config;
   std::vector<Descriptor> layers;  ///< bottom layer first
-  /// kLayersOf, as it is written: REGISTRY/REPOSITORY@DIGEST of the image whose layers lie below the last one; empty: none.
+  /// kLayersOf, as it is written: REGISTRY/REPOSITORY@DIGEST of the image whose layers lie below
+  /// the last one; empty: none.
   std::string layers_of;
 };
 
@@ -41,13 +42,16 @@ struct Index {
   std::vector<Entry> entries;
 };
 
-/// Parses a registry's response. Its own `mediaType` decides; `content_type` only if it has none. A document that
-/// contradicts itself or is both manifest and index is refused (CVE-2021-41190). `what` names it in messages.
-Result<std::variant<Manifest, Index>> parse_manifest(std::string_view bytes, std::string_view content_type,
+/// Parses a registry's response. Its own `mediaType` decides; `content_type` only if it has none. A
+/// document that contradicts itself or is both manifest and index is refused (CVE-2021-41190).
+/// `what` names it in messages.
+Result<std::variant<Manifest, Index>> parse_manifest(std::string_view bytes,
+                                                     std::string_view content_type,
                                                      std::string_view what);
 
 /// The entry for `platform`. If there is none, the error lists the platforms.
-Result<Index::Entry> choose_platform(const Index& index, const Platform& platform, std::string_view what);
+Result<Index::Entry> choose_platform(const Index& index, const Platform& platform,
+                                     std::string_view what);
 
 /// The relevant part of an image configuration.
 struct ImageConfig {

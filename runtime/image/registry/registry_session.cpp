@@ -27,7 +27,8 @@ std::vector<RegistryEndpoint> endpoints_of(const ImageReference& reference, cons
     const std::string host = mirror.substr(0, slash);
     RegistryEndpoint& added = endpoints.emplace_back(endpoint(host, config.registry(host)));
     added.name = mirror;
-    added.repository = (slash == std::string::npos ? "" : mirror.substr(slash + 1) + "/") + reference.repository;
+    added.repository =
+        (slash == std::string::npos ? "" : mirror.substr(slash + 1) + "/") + reference.repository;
     added.is_mirror = true;
   }
   RegistryEndpoint& itself = endpoints.emplace_back(endpoint(reference.api_host(), registry));
@@ -37,6 +38,8 @@ std::vector<RegistryEndpoint> endpoints_of(const ImageReference& reference, cons
 }
 
 HttpProxies proxies_of_site(const Config& config) { return completed({}, config); }
-HttpProxies proxies_of_user(const Config& config) { return completed(HttpProxies::of_environment(), config); }
+HttpProxies proxies_of_user(const Config& config) {
+  return completed(HttpProxies::of_environment(), config);
+}
 
 }  // namespace spc

@@ -24,34 +24,41 @@ enum class Access {
 
 /// One server for a repository: the registry itself or a mirror.
 struct RegistryEndpoint {
-  std::string name;          ///< HOST[:PORT][/PREFIX], for messages
-  std::string base_url;      ///< scheme and host
-  std::string repository;    ///< the repository's name on this server
-  std::string ca;            ///< CA certificates trusted in addition to the system's
-  bool is_mirror = false;    ///< gets no credentials; on failure the next server is tried
-  bool is_peer = false;      ///< another node of the step: whatever is wrong with it, who asked goes on elsewhere
+  std::string name;        ///< HOST[:PORT][/PREFIX], for messages
+  std::string base_url;    ///< scheme and host
+  std::string repository;  ///< the repository's name on this server
+  std::string ca;          ///< CA certificates trusted in addition to the system's
+  bool is_mirror = false;  ///< gets no credentials; on failure the next server is tried
+  bool is_peer =
+      false;  ///< another node of the step: whatever is wrong with it, who asked goes on elsewhere
   bool gave_up = false;      ///< a failed mirror is skipped
   bool on_loopback = false;  ///< a service of this node: it may redirect to this node
 
   // How to authenticate, as far as known.
   std::optional<Challenge> bearer;
-  SecretText authorization;               ///< header value; empty: none
-  bool authorized_by_user = false;        ///< made from the user's secret
-  unsigned authorization_generation = 0;  ///< counts renewals, so that parallel fetches renew it once
+  SecretText authorization;         ///< header value; empty: none
+  bool authorized_by_user = false;  ///< made from the user's secret
+  unsigned authorization_generation =
+      0;  ///< counts renewals, so that parallel fetches renew it once
 
-  [[nodiscard]] std::string url() const { return base_url + "/v2/" + repository + (repository.empty() ? "" : "/"); }
+  [[nodiscard]] std::string url() const {
+    return base_url + "/v2/" + repository + (repository.empty() ? "" : "/");
+  }
 };
 
 /// Shared state of the requests to one repository.
 struct RegistrySession {
   HttpClient& http;
-  Log& log;                                 ///< reports retries
-  std::string registry;                     ///< HOST[:PORT] as given by the user
-  std::string repository;                   ///< empty: login only
-  bool is_web_server = false;               ///< no registry: it has a file, and gets no credentials
-  std::vector<RegistryEndpoint> endpoints;  ///< tried in this order; the last is the registry itself
-  std::vector<std::string> scopes;          ///< what tokens are asked for; empty: what the registry names, or to pull
-  std::vector<std::string> login_servers;   ///< HOST[:PORT] that may receive this registry's credentials
+  Log& log;                    ///< reports retries
+  std::string registry;        ///< HOST[:PORT] as given by the user
+  std::string repository;      ///< empty: login only
+  bool is_web_server = false;  ///< no registry: it has a file, and gets no credentials
+  std::vector<RegistryEndpoint>
+      endpoints;  ///< tried in this order; the last is the registry itself
+  std::vector<std::string>
+      scopes;  ///< what tokens are asked for; empty: what the registry names, or to pull
+  std::vector<std::string>
+      login_servers;  ///< HOST[:PORT] that may receive this registry's credentials
 
   /// Asks the user for credentials; empty: no user to ask. Called at most once.
   std::function<Result<std::optional<RegistrySecret>>()> ask_user;

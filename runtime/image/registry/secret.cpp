@@ -16,11 +16,14 @@ constexpr std::size_t kMaxFile = 64 << 10;
 
 /// Anything else could not be sent in a header line. Spaces are allowed: some passwords have them.
 bool is_one_line(std::string_view text) {
-  return std::none_of(text.begin(), text.end(), [](unsigned char c) { return c < 0x20 || c == 0x7f; });
+  return std::none_of(text.begin(), text.end(),
+                      [](unsigned char c) { return c < 0x20 || c == 0x7f; });
 }
 
 Result<RegistrySecret> parse_records(std::string_view bytes) {
-  const auto wrong = [](const char* what) { return Error(ErrorKind::invalid, std::string("credentials: ") + what); };
+  const auto wrong = [](const char* what) {
+    return Error(ErrorKind::invalid, std::string("credentials: ") + what);
+  };
   RegistrySecret secret;
   Records records(bytes);
   while (records.next()) {
@@ -49,7 +52,8 @@ Result<RegistrySecret> parse_records(std::string_view bytes) {
 }  // namespace
 
 void SecretText::wipe() noexcept {
-  // Up to the capacity: a string that was moved from is empty, but a short one leaves its bytes behind.
+  // Up to the capacity: a string that was moved from is empty, but a short one leaves its bytes
+  // behind.
   ::explicit_bzero(text_.data(), text_.capacity());
 }
 
@@ -64,7 +68,8 @@ Result<UniqueFd> RegistrySecret::to_file() const {
   add("identity_token", identity_token.text());
   add("registry_token", registry_token.text());
   add("source", source);
-  if (records.size() > kMaxFile) return Error(ErrorKind::invalid, "credentials: are longer than 64 KiB");
+  if (records.size() > kMaxFile)
+    return Error(ErrorKind::invalid, "credentials: are longer than 64 KiB");
   const SecretText wiped(std::move(records));
   return sealed_memory_file("credentials", wiped.text());
 }

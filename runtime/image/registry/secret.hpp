@@ -8,7 +8,8 @@
 
 namespace spc {
 
-/// Text that is overwritten in memory when it is no longer needed. It is never shown, and never an argument of a program.
+/// Text that is overwritten in memory when it is no longer needed. It is never shown, and never an
+/// argument of a program.
 class SecretText {
  public:
   SecretText() = default;
@@ -29,8 +30,9 @@ class SecretText {
   std::string text_;
 };
 
-/// What one user shows to one registry. One of: user name and password; an identity token, which the login server changes
-/// for a token that lasts minutes; a registry token, which is shown as it is.
+/// What one user shows to one registry. One of: user name and password; an identity token, which
+/// the login server changes for a token that lasts minutes; a registry token, which is shown as it
+/// is.
 struct RegistrySecret {
   std::string username;
   SecretText password;
@@ -38,12 +40,14 @@ struct RegistrySecret {
   SecretText registry_token;
   std::string source;  ///< where it was found, for messages: a file or a program
 
-  [[nodiscard]] bool empty() const { return password.empty() && identity_token.empty() && registry_token.empty(); }
+  [[nodiscard]] bool empty() const {
+    return password.empty() && identity_token.empty() && registry_token.empty();
+  }
 
   /// As a sealed memory file with records `key=value\0` (UserSourceKind::secret).
   [[nodiscard]] Result<UniqueFd> to_file() const;
-  /// Reads one that somebody else made, at most 64 KiB. What is not a sealed memory file is refused: reading anything
-  /// else could wait for ever.
+  /// Reads one that somebody else made, at most 64 KiB. What is not a sealed memory file is
+  /// refused: reading anything else could wait for ever.
   static Result<RegistrySecret> from_file(int fd);
 };
 

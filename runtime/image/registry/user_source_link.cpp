@@ -11,7 +11,8 @@
 namespace spc {
 namespace {
 
-constexpr std::chrono::milliseconds kMeetingPatience{3500};  // user-source gives up after three seconds
+constexpr std::chrono::milliseconds kMeetingPatience{
+    3500};  // user-source gives up after three seconds
 
 bool is_socket(int fd) {
   struct stat status {};
@@ -27,7 +28,9 @@ Result<void> put(Text<Size>& into, std::string_view text) {
 
 Result<void> wait_readable(int socket, std::chrono::steady_clock::time_point until) {
   for (;;) {
-    const auto left = std::chrono::ceil<std::chrono::milliseconds>(until - std::chrono::steady_clock::now()).count();
+    const auto left =
+        std::chrono::ceil<std::chrono::milliseconds>(until - std::chrono::steady_clock::now())
+            .count();
     if (left <= 0) return Error(ErrorKind::unavailable, "no response");
     pollfd watched{socket, POLLIN, 0};
     const int ready = ::poll(&watched, 1, static_cast<int>(left));
@@ -41,10 +44,12 @@ Result<void> wait_readable(int socket, std::chrono::steady_clock::time_point unt
 UserSourceLink::UserSourceLink(int socket, Log& log, std::chrono::seconds patience)
     : socket_(is_socket(socket) ? socket : -1), log_(log), patience_(patience) {}
 
-Result<UserSourceLink::Answer> UserSourceLink::ask(const UserSourceMessage& question, std::chrono::milliseconds patience) {
+Result<UserSourceLink::Answer> UserSourceLink::ask(const UserSourceMessage& question,
+                                                   std::chrono::milliseconds patience) {
   const std::string step = "query user-source";
   if (auto sent = send_struct(socket_, question); !sent) {
-    if (sent.error().sys_errno() == EPIPE) return Answer{.message = {.kind = UserSourceKind::none}, .descriptors = {}};
+    if (sent.error().sys_errno() == EPIPE)
+      return Answer{.message = {.kind = UserSourceKind::none}, .descriptors = {}};
     return std::move(sent).error().during(step);
   }
   for (;;) {
@@ -52,13 +57,15 @@ Result<UserSourceLink::Answer> UserSourceLink::ask(const UserSourceMessage& ques
     SPC_TRY_DURING(step, wait_readable(socket_, std::chrono::steady_clock::now() + patience));
     answer.descriptors = SPC_TRY_DURING(step, receive_struct(socket_, answer.message, 1));
     // The answer to an earlier question that nobody waited for so long.
-    if (answer.message.kind == UserSourceKind::met && question.kind != UserSourceKind::meet) continue;
+    if (answer.message.kind == UserSourceKind::met && question.kind != UserSourceKind::meet)
+      continue;
     if (answer.message.kind != UserSourceKind::progress) return answer;
     log_.write(LogLevel::info, printable(answer.message.text.view()));
   }
 }
 
-Result<std::optional<RegistrySecret>> UserSourceLink::credentials(std::string_view registry, std::string_view user) {
+Result<std::optional<RegistrySecret>> UserSourceLink::credentials(std::string_view registry,
+                                                                  std::string_view user) {
   std::optional<RegistrySecret> none;
   if (!connected()) return none;
   UserSourceMessage question;
@@ -94,8 +101,10 @@ Result<MeetingRecord> UserSourceLink::meet(const MeetingRecord& question) {
   asked.meeting = question;
   const Answer answer = SPC_TRY(ask(asked, kMeetingPatience));
   if (answer.message.kind == UserSourceKind::failed) return answer.message.error.error();
-  if (answer.message.kind != UserSourceKind::met) return Error(ErrorKind::unavailable, "nobody speaks with srun");
-  if (answer.message.meeting.kind != MeetingKind::place || answer.message.meeting.count > kMostSources) {
+  if (answer.message.kind != UserSourceKind::met)
+    return Error(ErrorKind::unavailable, "nobody speaks with srun");
+  if (answer.message.meeting.kind != MeetingKind::place ||
+      answer.message.meeting.count > kMostSources) {
     return Error(ErrorKind::invalid, "srun gives no place");
   }
   return answer.message.meeting;
@@ -109,7 +118,8 @@ Result<void> UserSourceLink::tell(const MeetingRecord& record) {
   return send_struct(socket_, told, {}, WhenFull::fail);
 }
 
-Result<std::optional<UserSourceLink::Part>> UserSourceLink::ask_part(const UserSourceMessage& question) {
+Result<std::optional<UserSourceLink::Part>> UserSourceLink::ask_part(
+    const UserSourceMessage& question) {
   std::optional<Part> none;
   if (!connected()) return none;
   Answer answer = SPC_TRY(ask(question));

@@ -16,18 +16,22 @@
 
 namespace spc {
 
-/// import's side of protocol/user_source.hpp. Every request waits for its reply: the user's process may have to run
-/// programs first. Without a message for `patience` it has failed. No reply is trusted.
+/// import's side of protocol/user_source.hpp. Every request waits for its reply: the user's process
+/// may have to run programs first. Without a message for `patience` it has failed. No reply is
+/// trusted.
 class UserSourceLink {
  public:
-  /// `socket` and `log` are borrowed; long operations are reported to `log`. If the descriptor is not a socket, or
-  /// its other end is closed, nobody reads for the user: every request is then answered with "none".
+  /// `socket` and `log` are borrowed; long operations are reported to `log`. If the descriptor is
+  /// not a socket, or its other end is closed, nobody reads for the user: every request is then
+  /// answered with "none".
   UserSourceLink(int socket, Log& log, std::chrono::seconds patience = std::chrono::seconds(90));
 
   [[nodiscard]] bool connected() const { return socket_ >= 0; }
 
-  /// The user's credentials for `registry` (HOST[:PORT]); of `user` only, unless that is empty. Empty: none.
-  Result<std::optional<RegistrySecret>> credentials(std::string_view registry, std::string_view user);
+  /// The user's credentials for `registry` (HOST[:PORT]); of `user` only, unless that is empty.
+  /// Empty: none.
+  Result<std::optional<RegistrySecret>> credentials(std::string_view registry,
+                                                    std::string_view user);
 
   /// `size` bytes at `offset` of `file`, which the user can change at any time.
   struct Part {
@@ -41,10 +45,11 @@ class UserSourceLink {
   /// A manifest, configuration or layer of this image.
   Result<std::optional<Part>> blob(const Digest& digest);
 
-  /// A join or more for the step's srun (protocol/meeting.hpp), and the place that it gives this node. Within two seconds, else an
-  /// Error: this node goes alone, and should not ask again.
+  /// A join or more for the step's srun (protocol/meeting.hpp), and the place that it gives this
+  /// node. Within two seconds, else an Error: this node goes alone, and should not ask again.
   Result<MeetingRecord> meet(const MeetingRecord& question);
-  /// Progress, done or left, for srun. Never waits; one that finds no room is lost, which is an Error.
+  /// Progress, done or left, for srun. Never waits; one that finds no room is lost, which is an
+  /// Error.
   Result<void> tell(const MeetingRecord& record);
 
  private:

@@ -6,8 +6,8 @@
 
 namespace spc {
 
-/// The best rate at which one of several gets bytes: each measured over half a second and more, so that what was only lying in a
-/// buffer is no rate. Used by relay and by benchmarks/peers.
+/// The best rate at which one of several gets bytes: each measured over half a second and more, so
+/// that what was only lying in a buffer is no rate. Used by relay and by benchmarks/peers.
 class BestRate {
  public:
   void add(std::uint32_t who, double seconds, double bytes) {

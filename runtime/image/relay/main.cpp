@@ -1,5 +1,5 @@
-// The program `relay`, started by `import` as the service user: sends to other nodes of the step what this one fetches. See spool.hpp
-// for its life, relay.hpp for what it answers.
+// The program `relay`, started by `import` as the service user: sends to other nodes of the step
+// what this one fetches. See spool.hpp for its life, relay.hpp for what it answers.
 
 #include <fcntl.h>
 #include <malloc.h>
@@ -26,17 +26,38 @@ bool is_over(int descriptor) {
   return ::poll(&one, 1, 0) != 0;
 }
 
-/// Nothing can be opened, connected or started, and no file be written: the limit on their size is 0.
+/// Nothing can be opened, connected or started, and no file be written: the limit on their size is
+/// 0.
 Result<void> enter_relay_sandbox() {
   return enter_sandbox(
       {// descriptors it has, and those that it accepts
-       SCMP_SYS(accept4), SCMP_SYS(read), SCMP_SYS(pread64), SCMP_SYS(write), SCMP_SYS(recvfrom), SCMP_SYS(sendto),
-       SCMP_SYS(sendmsg), SCMP_SYS(sendfile), SCMP_SYS(writev), SCMP_SYS(close), SCMP_SYS(shutdown), SCMP_SYS(getsockname),
-       SCMP_SYS(setsockopt), SCMP_SYS(getsockopt), SCMP_SYS(fcntl), SCMP_SYS(poll), SCMP_SYS(ppoll), SCMP_SYS(epoll_ctl),
-       SCMP_SYS(epoll_wait), SCMP_SYS(epoll_pwait),
+       SCMP_SYS(accept4),
+       SCMP_SYS(read),
+       SCMP_SYS(pread64),
+       SCMP_SYS(write),
+       SCMP_SYS(recvfrom),
+       SCMP_SYS(sendto),
+       SCMP_SYS(sendmsg),
+       SCMP_SYS(sendfile),
+       SCMP_SYS(writev),
+       SCMP_SYS(close),
+       SCMP_SYS(shutdown),
+       SCMP_SYS(getsockname),
+       SCMP_SYS(setsockopt),
+       SCMP_SYS(getsockopt),
+       SCMP_SYS(fcntl),
+       SCMP_SYS(poll),
+       SCMP_SYS(ppoll),
+       SCMP_SYS(epoll_ctl),
+       SCMP_SYS(epoll_wait),
+       SCMP_SYS(epoll_pwait),
        // memory and time
-       {SCMP_SYS(mmap), {SCMP_A2(SCMP_CMP_MASKED_EQ, PROT_EXEC, 0)}}, SCMP_SYS(futex), SCMP_SYS(sched_yield),
-       SCMP_SYS(clock_gettime), SCMP_SYS(gettimeofday), SCMP_SYS(restart_syscall)},
+       {SCMP_SYS(mmap), {SCMP_A2(SCMP_CMP_MASKED_EQ, PROT_EXEC, 0)}},
+       SCMP_SYS(futex),
+       SCMP_SYS(sched_yield),
+       SCMP_SYS(clock_gettime),
+       SCMP_SYS(gettimeofday),
+       SCMP_SYS(restart_syscall)},
       {.descriptors = kDescriptors, .memory = rlim_t{512} << 20});
 }
 
@@ -54,7 +75,8 @@ Result<void> serve() {
     const std::array<int, 3> watched{kRelayAgent, kRelayWake, kRelayImport};
     relay->wait(std::chrono::seconds(1), std::span(watched).first(import_runs ? 3 : 2));
     std::uint64_t told = 0;  // read before the board is: what is told afterwards wakes us again
-    if (is_over(kRelayWake)) [[maybe_unused]] const ssize_t got = ::read(kRelayWake, &told, sizeof told);
+    if (is_over(kRelayWake)) [[maybe_unused]]
+      const ssize_t got = ::read(kRelayWake, &told, sizeof told);
     if (import_runs && is_over(kRelayImport)) {
       import_runs = false;
       relay->end_of_import();

@@ -20,8 +20,8 @@ constexpr std::size_t kBlock = std::size_t{256} << 10;
 constexpr std::size_t kRequestMemory = std::size_t{32} << 10;
 
 MHD_Result respond(MHD_Connection* connection, unsigned status, std::string_view text) {
-  MHD_Response* const response =
-      MHD_create_response_from_buffer(text.size(), const_cast<char*>(text.data()), MHD_RESPMEM_MUST_COPY);
+  MHD_Response* const response = MHD_create_response_from_buffer(
+      text.size(), const_cast<char*>(text.data()), MHD_RESPMEM_MUST_COPY);
   if (response == nullptr) return MHD_NO;
   const MHD_Result queued = MHD_queue_response(connection, status, response);
   MHD_destroy_response(response);
@@ -41,7 +41,8 @@ std::optional<std::uint32_t> node_of(const char* text) {
   if (text == nullptr || *text == '\0') return std::nullopt;
   char* end = nullptr;
   const unsigned long number = std::strtoul(text, &end, 10);
-  return *end == '\0' && number <= UINT32_MAX ? std::optional(static_cast<std::uint32_t>(number)) : std::nullopt;
+  return *end == '\0' && number <= UINT32_MAX ? std::optional(static_cast<std::uint32_t>(number))
+                                              : std::nullopt;
 }
 
 int nibble(char digit) {
@@ -51,7 +52,8 @@ int nibble(char digit) {
 
 /// libmicrohttpd does not look at connections that are suspended.
 bool has_hung_up(MHD_Connection* connection) {
-  const MHD_ConnectionInfo* const info = MHD_get_connection_info(connection, MHD_CONNECTION_INFO_CONNECTION_FD);
+  const MHD_ConnectionInfo* const info =
+      MHD_get_connection_info(connection, MHD_CONNECTION_INFO_CONNECTION_FD);
   pollfd one{.fd = info != nullptr ? info->connect_fd : -1, .events = POLLRDHUP, .revents = 0};
   return ::poll(&one, 1, 0) == 1;
 }
@@ -72,15 +74,17 @@ struct Relay::Request {
 
 /// What libmicrohttpd calls.
 struct Relay::Callbacks {
-  static MHD_Result answer(void* self, MHD_Connection* connection, const char* url, const char* method, const char*, const char*,
-                           std::size_t*, void** state) {
+  static MHD_Result answer(void* self, MHD_Connection* connection, const char* url,
+                           const char* method, const char*, const char*, std::size_t*,
+                           void** state) {
     auto& relay = *static_cast<Relay*>(self);
     if (*state == nullptr) {
       ++relay.open_;
       *state = new Request{.relay = &relay, .connection = connection};
       return MHD_YES;  // an answer now, before the end of the request, would end the connection
     }
-    if (std::strcmp(method, "GET") != 0 && std::strcmp(method, "HEAD") != 0) return respond(connection, 405, "");
+    if (std::strcmp(method, "GET") != 0 && std::strcmp(method, "HEAD") != 0)
+      return respond(connection, 405, "");
     return static_cast<MHD_Result>(relay.answer(connection, url, *static_cast<Request*>(*state)));
   }
   static void completed(void* self, MHD_Connection*, void** state, MHD_RequestTerminationCode) {
@@ -93,16 +97,19 @@ struct Relay::Callbacks {
   }
 };
 
-Result<std::unique_ptr<Relay>> Relay::create(const RelayBoard& board, int listener, int spool, const RelayLimits& limits) {
+Result<std::unique_ptr<Relay>> Relay::create(const RelayBoard& board, int listener, int spool,
+                                             const RelayLimits& limits) {
   std::unique_ptr<Relay> relay(new Relay(board, spool, limits));
-  relay->server_ =
-      MHD_start_daemon(MHD_USE_EPOLL | MHD_ALLOW_SUSPEND_RESUME, 0, nullptr, nullptr, &Callbacks::answer, relay.get(),
-                       MHD_OPTION_LISTEN_SOCKET, listener, MHD_OPTION_CONNECTION_LIMIT, limits.connections,
-                       MHD_OPTION_CONNECTION_TIMEOUT, limits.stalled_seconds, MHD_OPTION_CONNECTION_MEMORY_LIMIT, kRequestMemory,
-                       MHD_OPTION_NOTIFY_COMPLETED, &Callbacks::completed, relay.get(), MHD_OPTION_END);
+  relay->server_ = MHD_start_daemon(
+      MHD_USE_EPOLL | MHD_ALLOW_SUSPEND_RESUME, 0, nullptr, nullptr, &Callbacks::answer,
+      relay.get(), MHD_OPTION_LISTEN_SOCKET, listener, MHD_OPTION_CONNECTION_LIMIT,
+      limits.connections, MHD_OPTION_CONNECTION_TIMEOUT, limits.stalled_seconds,
+      MHD_OPTION_CONNECTION_MEMORY_LIMIT, kRequestMemory, MHD_OPTION_NOTIFY_COMPLETED,
+      &Callbacks::completed, relay.get(), MHD_OPTION_END);
   if (relay->server_ == nullptr) return Error(ErrorKind::unavailable, "start the HTTP server");
   const MHD_DaemonInfo* const info = MHD_get_daemon_info(relay->server_, MHD_DAEMON_INFO_EPOLL_FD);
-  if (info == nullptr) return Error(ErrorKind::unavailable, "start the HTTP server: it has no epoll");
+  if (info == nullptr)
+    return Error(ErrorKind::unavailable, "start the HTTP server: it has no epoll");
   relay->events_ = info->epoll_fd;
   return relay;
 }
@@ -142,7 +149,8 @@ bool Relay::is_over() const {
 
 /// In a time that does not tell how much of it is right.
 bool Relay::has_key(MHD_Connection* connection) const {
-  const char* const shown = MHD_lookup_connection_value(connection, MHD_HEADER_KIND, MHD_HTTP_HEADER_AUTHORIZATION);
+  const char* const shown =
+      MHD_lookup_connection_value(connection, MHD_HEADER_KIND, MHD_HTTP_HEADER_AUTHORIZATION);
   constexpr std::string_view kScheme = "Bearer ";
   if (shown == nullptr || std::strncmp(shown, kScheme.data(), kScheme.size()) != 0) return false;
   const std::string_view key = shown + kScheme.size();
@@ -156,7 +164,9 @@ bool Relay::has_key(MHD_Connection* connection) const {
 /// Whether one node more can be served.
 bool Relay::admit(std::uint32_t node, bool has_no_other, Request& request) {
   if (request.node) return true;
-  if (!served_.contains(node) && served_.size() >= board_.fanout + kRefuge + (has_no_other ? kLast : 0)) return false;
+  if (!served_.contains(node) &&
+      served_.size() >= board_.fanout + kRefuge + (has_no_other ? kLast : 0))
+    return false;
   ++served_[node];
   request.node = node;
   return true;
@@ -164,8 +174,10 @@ bool Relay::admit(std::uint32_t node, bool has_no_other, Request& request) {
 
 std::string Relay::pace() const {
   const std::uint64_t here = board_.here, leader = board_.leader;
-  const std::uint64_t pace = std::max(board_.pace.load(), static_cast<std::uint64_t>(they_get_.best()));
-  return std::to_string(here) + " " + std::to_string(leader == 0 ? here : leader) + " " + std::to_string(pace);
+  const std::uint64_t pace =
+      std::max(board_.pace.load(), static_cast<std::uint64_t>(they_get_.best()));
+  return std::to_string(here) + " " + std::to_string(leader == 0 ? here : leader) + " " +
+         std::to_string(pace);
 }
 
 int Relay::answer(MHD_Connection* connection, std::string_view url, Request& request) {
@@ -176,7 +188,8 @@ int Relay::answer(MHD_Connection* connection, std::string_view url, Request& req
   const auto blob = Digest::parse(url.substr(std::min(url.rfind('/') + 1, url.size())));
   const auto node = node_of(MHD_lookup_connection_value(connection, MHD_GET_ARGUMENT_KIND, "node"));
   if (!blob || !node) return respond(connection, 404, "");
-  const bool has_no_other = MHD_lookup_connection_value(connection, MHD_GET_ARGUMENT_KIND, "last") != nullptr;
+  const bool has_no_other =
+      MHD_lookup_connection_value(connection, MHD_GET_ARGUMENT_KIND, "last") != nullptr;
   if (!admit(*node, has_no_other, request)) return respond(connection, 503, "");
   request.blob = *blob;
   const auto* const entry = board_.find(*blob);
@@ -186,18 +199,21 @@ int Relay::answer(MHD_Connection* connection, std::string_view url, Request& req
   return MHD_YES;
 }
 
-int Relay::answer_blob(MHD_Connection* connection, const RelayBoard::Entry& entry, Request& request) {
-  const std::uint64_t from = start_of(MHD_lookup_connection_value(connection, MHD_HEADER_KIND, MHD_HTTP_HEADER_RANGE));
-  if (entry.state == BlobState::gone || (!will_grow(entry) && entry.have < entry.size)) return respond(connection, 404, "");
+int Relay::answer_blob(MHD_Connection* connection, const RelayBoard::Entry& entry,
+                       Request& request) {
+  const std::uint64_t from =
+      start_of(MHD_lookup_connection_value(connection, MHD_HEADER_KIND, MHD_HTTP_HEADER_RANGE));
+  if (entry.state == BlobState::gone || (!will_grow(entry) && entry.have < entry.size))
+    return respond(connection, 404, "");
   if (from > 0 && from >= entry.size) return respond(connection, 416, "");
   request.entry = &entry;
   request.from = request.at = from;
-  MHD_Response* const response =
-      MHD_create_response_from_callback(entry.size - from, kBlock, &Callbacks::read, &request, nullptr);
+  MHD_Response* const response = MHD_create_response_from_callback(
+      entry.size - from, kBlock, &Callbacks::read, &request, nullptr);
   if (response == nullptr) return MHD_NO;
   if (from > 0) {
-    const std::string range =
-        "bytes " + std::to_string(from) + "-" + std::to_string(entry.size - 1) + "/" + std::to_string(entry.size);
+    const std::string range = "bytes " + std::to_string(from) + "-" +
+                              std::to_string(entry.size - 1) + "/" + std::to_string(entry.size);
     MHD_add_response_header(response, MHD_HTTP_HEADER_CONTENT_RANGE, range.c_str());
   }
   const MHD_Result queued = MHD_queue_response(connection, from > 0 ? 206 : 200, response);
@@ -217,8 +233,9 @@ ssize_t Relay::read(Request& request, std::uint64_t at, char* into, std::size_t 
     suspend(request);
     return 0;
   }
-  const ssize_t got = ::pread(spool_, into, static_cast<std::size_t>(std::min<std::uint64_t>(most, have - at)),
-                              static_cast<off_t>(entry.offset + at));
+  const ssize_t got =
+      ::pread(spool_, into, static_cast<std::size_t>(std::min<std::uint64_t>(most, have - at)),
+              static_cast<off_t>(entry.offset + at));
   if (got <= 0) return MHD_CONTENT_READER_END_WITH_ERROR;
   const std::chrono::duration<double> now = last_.time_since_epoch();
   if (request.node) they_get_.add(*request.node, now.count(), static_cast<double>(got));
@@ -231,13 +248,16 @@ void Relay::suspend(Request& request) {
 }
 
 bool Relay::can_go_on(const Request& request) const {
-  if (request.entry == nullptr) return import_ended_ || board_.is_closed != 0 || board_.find(request.blob) != nullptr;
-  return !will_grow(*request.entry) || request.entry->have.load(std::memory_order_acquire) > request.at;
+  if (request.entry == nullptr)
+    return import_ended_ || board_.is_closed != 0 || board_.find(request.blob) != nullptr;
+  return !will_grow(*request.entry) ||
+         request.entry->have.load(std::memory_order_acquire) > request.at;
 }
 
 void Relay::resume_some() {
   std::erase_if(waiting_, [this](Request* request) {
-    if (!can_go_on(*request) && !(request->is_gone = has_hung_up(request->connection))) return false;
+    if (!can_go_on(*request) && !(request->is_gone = has_hung_up(request->connection)))
+      return false;
     MHD_resume_connection(request->connection);
     return true;
   });

@@ -23,22 +23,26 @@ namespace spc {
 /// What one relay bears.
 struct RelayLimits {
   unsigned connections = 64;
-  unsigned stalled_seconds = 20;  ///< a node that takes nothing for so long is cut off
-  std::chrono::milliseconds idle{60'000};              ///< after `import`: without a request
-  std::chrono::milliseconds after_import{15 * 60'000};  ///< with requests: the spool takes disk as long
+  unsigned stalled_seconds = 20;           ///< a node that takes nothing for so long is cut off
+  std::chrono::milliseconds idle{60'000};  ///< after `import`: without a request
+  std::chrono::milliseconds after_import{15 *
+                                         60'000};  ///< with requests: the spool takes disk as long
 };
 
-/// Sends what is on the board to other nodes, over HTTP as a registry would: `GET /v2/NAME/blobs/sha256:HEX` (or `manifests`), from
-/// any byte on (`Range: bytes=N-`). What has not come yet is waited for; what this node does not fetch is 404. Who asks has to show
-/// the step's key (`Authorization: Bearer HEX`), and says which node it is (`?node=N`): so many nodes are served, others are told 503.
-/// `GET /alive` has three numbers of the board, in decimal: `here`, `leader` and `pace`, with what nodes get from this one. Whoever waits
-/// sees by the first that the node gets on, and by all whether it is slow.
+/// Sends what is on the board to other nodes, over HTTP as a registry would: `GET
+/// /v2/NAME/blobs/sha256:HEX` (or `manifests`), from any byte on (`Range: bytes=N-`). What has not
+/// come yet is waited for; what this node does not fetch is 404. Who asks has to show the step's
+/// key (`Authorization: Bearer HEX`), and says which node it is (`?node=N`): so many nodes are
+/// served, others are told 503. `GET /alive` has three numbers of the board, in decimal: `here`,
+/// `leader` and `pace`, with what nodes get from this one. Whoever waits sees by the first that the
+/// node gets on, and by all whether it is slow.
 ///
 /// One thread, bounded memory and connections; it only needs the descriptors that it has.
 class Relay {
  public:
   /// `listener` and `spool` are borrowed, and the board.
-  static Result<std::unique_ptr<Relay>> create(const RelayBoard& board, int listener, int spool, const RelayLimits& limits = {});
+  static Result<std::unique_ptr<Relay>> create(const RelayBoard& board, int listener, int spool,
+                                               const RelayLimits& limits = {});
   ~Relay();
   Relay(const Relay&) = delete;
   Relay& operator=(const Relay&) = delete;
@@ -55,7 +59,8 @@ class Relay {
  private:
   struct Request;
   struct Callbacks;
-  explicit Relay(const RelayBoard& board, int spool, const RelayLimits& limits) : board_(board), spool_(spool), limits_(limits) {}
+  explicit Relay(const RelayBoard& board, int spool, const RelayLimits& limits)
+      : board_(board), spool_(spool), limits_(limits) {}
 
   /// Answers, or leaves the connection suspended: then it is asked again.
   int answer(MHD_Connection* connection, std::string_view url, Request& request);
@@ -68,7 +73,9 @@ class Relay {
   [[nodiscard]] bool can_go_on(const Request& request) const;
   void resume_some();
   void forget(Request* request);
-  [[nodiscard]] bool will_grow(const RelayBoard::Entry& entry) const { return !import_ended_ && entry.state == BlobState::comes; }
+  [[nodiscard]] bool will_grow(const RelayBoard::Entry& entry) const {
+    return !import_ended_ && entry.state == BlobState::comes;
+  }
 
   const RelayBoard& board_;
   int spool_;

@@ -13,9 +13,10 @@
 
 namespace spc {
 
-/// import's side of its relay: the bytes that come are written into a nameless file, which the process `relay` sends to other nodes
-/// while it grows. The relay outlives `import`: it ends with the agent, or a minute after the last request. It ends after 15 minutes
-/// in any case, as requests with the step's key would keep the file on the disk.
+/// import's side of its relay: the bytes that come are written into a nameless file, which the
+/// process `relay` sends to other nodes while it grows. The relay outlives `import`: it ends with
+/// the agent, or a minute after the last request. It ends after 15 minutes in any case, as requests
+/// with the step's key would keep the file on the disk.
 class Spool {
  public:
   /// What a relay is started with.
@@ -36,9 +37,11 @@ class Spool {
   ~Spool();
 
   using Slot = std::uint32_t;
-  /// This blob will come. Empty: there is no room for it on the board. Once more: the same slot, unless it is gone.
+  /// This blob will come. Empty: there is no room for it on the board. Once more: the same slot,
+  /// unless it is gone.
   std::optional<Slot> add(const Digest& blob, std::uint64_t size);
-  /// The next bytes of it. An error: the file system is full; whoever reads the blob goes on elsewhere.
+  /// The next bytes of it. An error: the file system is full; whoever reads the blob goes on
+  /// elsewhere.
   Result<void> write(Slot slot, std::uint64_t offset, std::span<const std::byte> bytes);
   /// What was written. 0: it cannot be read.
   [[nodiscard]] std::size_t read(Slot slot, std::uint64_t offset, std::span<std::byte> into) const;

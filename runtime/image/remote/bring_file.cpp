@@ -17,7 +17,8 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr std::chrono::seconds kBetweenLines{10};
-constexpr std::chrono::seconds kUnseen{90};  // so late a node may see what another one wrote on a shared file system
+constexpr std::chrono::seconds kUnseen{
+    90};  // so late a node may see what another one wrote on a shared file system
 
 std::int64_t now() { return std::time(nullptr); }
 
@@ -26,20 +27,27 @@ Result<void> check_rules(const ImageLocation& image, const Config& config) {
   const std::string& host = image.name.registry;
   SPC_TRY(config.submit_rules().registries.check(host));
   if (!config.registry(host).require_digest || image.name.digest) return {};
-  return Error(ErrorKind::refused, formatted("this site allows images from {} by digest only", in_quotes(host)))
+  return Error(ErrorKind::refused,
+               formatted("this site allows images from {} by digest only", in_quotes(host)))
       .hint("oras://NAME@sha256:HEX, https://HOST/FILE#sha256=HEX");
 }
 
 bool is_same(const NamedImage& known, const RemoteVersion& version) {
-  return version.digest ? *version.digest == known.manifest : version.validator && known.is(*version.validator);
+  return version.digest ? *version.digest == known.manifest
+                        : version.validator && known.is(*version.validator);
 }
 
 class Bringer {
  public:
   /// `name`: the same however the image is typed; the whole URL.
-  Bringer(const BroughtFile& wanted, std::string name, const Config& config, const RemoteFile& remote, RemoteAccess& access,
-          const KeptFiles& files)
-      : wanted_(wanted), name_(std::move(name)), config_(config), remote_(remote), access_(access), files_(files) {}
+  Bringer(const BroughtFile& wanted, std::string name, const Config& config,
+          const RemoteFile& remote, RemoteAccess& access, const KeptFiles& files)
+      : wanted_(wanted),
+        name_(std::move(name)),
+        config_(config),
+        remote_(remote),
+        access_(access),
+        files_(files) {}
 
   Result<std::string> bring(bool by_digest) {
     if (wanted_.stored) {
@@ -50,16 +58,20 @@ class Bringer {
     }
     const PullPolicy pull = wanted_.pull.value_or(config_.pull);
     auto known = files_.known(name_);
-    if (known && (by_digest || !asks_anyway(pull) || (pull != PullPolicy::always && is_fresh(*known)))) return path_of(*known);
+    if (known &&
+        (by_digest || !asks_anyway(pull) || (pull != PullPolicy::always && is_fresh(*known))))
+      return path_of(*known);
     if (pull == PullPolicy::never) {
-      return Error(ErrorKind::not_found, "it is not among the fetched files").hint("drop --container-pull=never");
+      return Error(ErrorKind::not_found, "it is not among the fetched files")
+          .hint("drop --container-pull=never");
     }
     return known ? look_again(*std::move(known)) : fetch({});
   }
 
  private:
   [[nodiscard]] bool is_fresh(const NamedImage& known) const {
-    return TagAge{.asked_at = known.asked_at, .now = now()}.is_fresh(config_.tag_ttl, config_.job_tag_ttl, wanted_.since);
+    return TagAge{.asked_at = known.asked_at, .now = now()}.is_fresh(
+        config_.tag_ttl, config_.job_tag_ttl, wanted_.since);
   }
 
   [[nodiscard]] Result<std::string> path_of(const NamedImage& known) const {
@@ -75,18 +87,24 @@ class Bringer {
       return path_of(known);
     }
     // Some web servers only give the file.
-    auto fetched = version || !remote_.image ? fetch(known.manifest) : Result<std::string>(version.error());
-    if (fetched || fetched.error().kind() != ErrorKind::unavailable || wanted_.pull == PullPolicy::always) return fetched;
-    access_.log.write(LogLevel::warning, fetched.error().message() + "; using the file that was fetched before");
+    auto fetched =
+        version || !remote_.image ? fetch(known.manifest) : Result<std::string>(version.error());
+    if (fetched || fetched.error().kind() != ErrorKind::unavailable ||
+        wanted_.pull == PullPolicy::always)
+      return fetched;
+    access_.log.write(LogLevel::warning,
+                      fetched.error().message() + "; using the file that was fetched before");
     return path_of(known);
   }
 
   /// `before`: what it was, and is no longer.
   Result<std::string> fetch(const std::optional<Digest>& before) {
     const std::int64_t begin = now();
-    const auto lock = FetchLock::wait_for(files_, name_, std::chrono::seconds(config_.stall_timeout) + kUnseen);
+    const auto lock =
+        FetchLock::wait_for(files_, name_, std::chrono::seconds(config_.stall_timeout) + kUnseen);
     const auto known = files_.known(name_);
-    if (known && known->asked_at >= begin && known->manifest != before) return path_of(*known);  // another step or node was faster
+    if (known && known->asked_at >= begin && known->manifest != before)
+      return path_of(*known);  // another step or node was faster
     files_.forget_old();
     auto file = SPC_TRY(files_.create());
     auto said = Clock::now();
@@ -95,7 +113,9 @@ class Bringer {
       said = Clock::now();
       lock.goes_on();
       const std::string of_all = total == 0 ? "" : formatted(" of {}", total / 1'000'000);
-      access_.log.write(LogLevel::info, formatted("pull image {}: {}{} MB", in_quotes(without_secrets(wanted_.image)), done / 1'000'000, of_all));
+      access_.log.write(LogLevel::info, formatted("pull image {}: {}{} MB",
+                                                  in_quotes(without_secrets(wanted_.image)),
+                                                  done / 1'000'000, of_all));
     };
     const auto fetched = fetch_remote_file(access_, remote_, file.file());
     if (!fetched) return file.about(fetched.error());
@@ -116,17 +136,19 @@ class Bringer {
 
 }  // namespace
 
-Result<std::string> bring_file(const BroughtFile& wanted, const Config& config, Log& log,
-                               const std::function<Result<std::optional<RegistrySecret>>(const ImageReference&)>& ask_user) {
+Result<std::string> bring_file(
+    const BroughtFile& wanted, const Config& config, Log& log,
+    const std::function<Result<std::optional<RegistrySecret>>(const ImageReference&)>& ask_user) {
   const auto image = SPC_TRY(ImageLocation::parse(wanted.image, config.default_registry));
   SPC_TRY(check_rules(image, config));
   const auto remote = SPC_TRY(RemoteFile::parse(wanted.image, config.default_registry));
   const auto files = SPC_TRY(KeptFiles::open(wanted.cache));
-  const auto http =
-      SPC_TRY(HttpClient::create({.stall = std::chrono::seconds(config.stall_timeout), .proxies = proxies_of_user(config)}));
+  const auto http = SPC_TRY(HttpClient::create(
+      {.stall = std::chrono::seconds(config.stall_timeout), .proxies = proxies_of_user(config)}));
   RemoteAccess access{.http = *http, .log = log, .config = config, .ask_user = {}, .meter = {}};
   if (remote.image) access.ask_user = [&] { return ask_user(*remote.image); };
-  return Bringer(wanted, image.reference, config, remote, access, files).bring(image.name.digest.has_value());
+  return Bringer(wanted, image.reference, config, remote, access, files)
+      .bring(image.name.digest.has_value());
 }
 
 }  // namespace spc

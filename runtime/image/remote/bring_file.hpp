@@ -20,12 +20,15 @@ struct BroughtFile {
   std::optional<PullPolicy> pull;     ///< nothing: as in config.toml
   std::optional<std::int64_t> since;  ///< when the job was submitted: TagAge
   std::string cache;                  ///< the user's: KeptFiles
-  std::optional<Digest> stored{};     ///< of the file that a stored container needs: it is used if it is still there
+  std::optional<Digest>
+      stored{};  ///< of the file that a stored container needs: it is used if it is still there
 };
 
-/// The path of the file among those that the user keeps; fetches it if it is not there, or if it is another one at the server by now.
-/// Within a job it is not asked again. The site's rules for registries hold for any server.
-Result<std::string> bring_file(const BroughtFile& wanted, const Config& config, Log& log,
-                               const std::function<Result<std::optional<RegistrySecret>>(const ImageReference&)>& ask_user);
+/// The path of the file among those that the user keeps; fetches it if it is not there, or if it is
+/// another one at the server by now. Within a job it is not asked again. The site's rules for
+/// registries hold for any server.
+Result<std::string> bring_file(
+    const BroughtFile& wanted, const Config& config, Log& log,
+    const std::function<Result<std::optional<RegistrySecret>>(const ImageReference&)>& ask_user);
 
 }  // namespace spc

@@ -11,7 +11,8 @@ namespace {
 /// Into a file, with its digest.
 class FileSink final : public FetchSink {
  public:
-  FileSink(int file, const std::function<void(std::uint64_t)>& meter) : file_(file), meter_(meter) {}
+  FileSink(int file, const std::function<void(std::uint64_t)>& meter)
+      : file_(file), meter_(meter) {}
   HttpHandler::Take take(std::span<const std::byte> bytes) override {
     hash_.update(bytes);
     if (auto written = write_all(file_, bytes); !written) {
@@ -23,7 +24,9 @@ class FileSink final : public FetchSink {
     return HttpHandler::Take::taken;
   }
   [[nodiscard]] const std::optional<Error>& failed() const { return failed_; }
-  FetchedFile finish() { return {.digest = hash_.finish(), .size = size_, .media_type = {}, .validator = {}}; }
+  FetchedFile finish() {
+    return {.digest = hash_.finish(), .size = size_, .media_type = {}, .validator = {}};
+  }
 
  private:
   int file_;

@@ -25,7 +25,8 @@ std::string file_of(const std::string& text) { return Sha256::of(text).hex(); }
 
 Result<void> make_directory(const std::string& path) {
   if (::mkdir(path.c_str(), 0700) == 0 || errno == EEXIST) return {};
-  return Error::from_errno(errno, "make directory " + in_quotes(path)).hint("set XDG_CACHE_HOME to a directory for fetched files");
+  return Error::from_errno(errno, "make directory " + in_quotes(path))
+      .hint("set XDG_CACHE_HOME to a directory for fetched files");
 }
 
 }  // namespace
@@ -33,7 +34,8 @@ Result<void> make_directory(const std::string& path) {
 Result<KeptFiles> KeptFiles::open(const std::string& cache) {
   KeptFiles files;
   files.directory_ = cache + "/spank-container/files";
-  for (const std::string& path : {cache, cache + "/spank-container", files.directory_, files.directory_ + "/names"}) {
+  for (const std::string& path :
+       {cache, cache + "/spank-container", files.directory_, files.directory_ + "/names"}) {
     SPC_TRY(make_directory(path));
   }
   return files;
@@ -41,7 +43,8 @@ Result<KeptFiles> KeptFiles::open(const std::string& cache) {
 
 std::optional<std::string> KeptFiles::find(const Digest& digest) const {
   std::string path = directory_ + "/" + digest.hex();
-  const timespec used[] = {{.tv_sec = 0, .tv_nsec = UTIME_NOW}, {.tv_sec = 0, .tv_nsec = UTIME_OMIT}};
+  const timespec used[] = {{.tv_sec = 0, .tv_nsec = UTIME_NOW},
+                           {.tv_sec = 0, .tv_nsec = UTIME_OMIT}};
   if (::utimensat(AT_FDCWD, path.c_str(), used, AT_SYMLINK_NOFOLLOW) != 0) return std::nullopt;
   return path;
 }
@@ -58,7 +61,9 @@ Result<void> KeptFiles::remember(const std::string& text, NamedImage named) cons
   return file.publish();
 }
 
-Result<NewFile> KeptFiles::create() const { return NewFile::create(directory_ + "/" + kUnfinished, Replace::yes); }
+Result<NewFile> KeptFiles::create() const {
+  return NewFile::create(directory_ + "/" + kUnfinished, Replace::yes);
+}
 
 Result<std::string> KeptFiles::keep(NewFile& file, const Digest& digest) const {
   file.will_be(digest.hex());
@@ -71,7 +76,9 @@ void KeptFiles::forget_old() const {
   for (const std::string& path : {directory_, directory_ + "/names"}) {
     for (DirectoryReader files(path); files.next();) {
       struct stat status {};
-      if (::fstatat(files.descriptor(), files.c_name(), &status, AT_SYMLINK_NOFOLLOW) != 0 || !S_ISREG(status.st_mode)) continue;
+      if (::fstatat(files.descriptor(), files.c_name(), &status, AT_SYMLINK_NOFOLLOW) != 0 ||
+          !S_ISREG(status.st_mode))
+        continue;
       const std::int64_t age = now - std::max(status.st_atim.tv_sec, status.st_mtim.tv_sec);
       const bool is_unfinished = files.name().starts_with('.') && age > kDay;
       if (is_unfinished || age > kForgotten) ::unlinkat(files.descriptor(), files.c_name(), 0);
@@ -81,10 +88,12 @@ void KeptFiles::forget_old() const {
 
 UniqueFd KeptFiles::lock_file(const std::string& text) const {
   const std::string path = directory_ + "/names/" + file_of(text) + ".lock";
-  return UniqueFd(::open(path.c_str(), O_RDWR | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0600));
+  return UniqueFd(
+      ::open(path.c_str(), O_RDWR | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0600));
 }
 
-FetchLock FetchLock::wait_for(const KeptFiles& files, const std::string& text, std::chrono::seconds patience) {
+FetchLock FetchLock::wait_for(const KeptFiles& files, const std::string& text,
+                              std::chrono::seconds patience) {
   FetchLock lock;
   lock.file_ = files.lock_file(text);
   struct timespec said {};

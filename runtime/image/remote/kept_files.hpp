@@ -12,11 +12,12 @@
 
 namespace spc {
 
-/// Files of servers that a user's jobs have fetched, in a directory of the user's cache, which several nodes may see:
+/// Files of servers that a user's jobs have fetched, in a directory of the user's cache, which
+/// several nodes may see:
 ///
-///     files/HEX          a file, named by its digest; the time of its last access is when it was last used
-///     files/names/HEX    what a name or URL meant last (NamedImage; its indexes are the validators that the server gave)
-///     files/names/HEX.lock
+///     files/HEX          a file, named by its digest; the time of its last access is when it was
+///     last used files/names/HEX    what a name or URL meant last (NamedImage; its indexes are the
+///     validators that the server gave) files/names/HEX.lock
 ///
 /// Everything is the user's own, who may remove any of it at any time.
 class KeptFiles {
@@ -44,12 +45,14 @@ class KeptFiles {
   std::string directory_;
 };
 
-/// The right to fetch one file, for the processes of a user on all nodes that see the directory. Its holder says now and then that it
-/// goes on; of one that says nothing for long nobody waits: the file is then fetched twice.
+/// The right to fetch one file, for the processes of a user on all nodes that see the directory.
+/// Its holder says now and then that it goes on; of one that says nothing for long nobody waits:
+/// the file is then fetched twice.
 class FetchLock {
  public:
   /// `patience`: for how long its holder may say nothing.
-  static FetchLock wait_for(const KeptFiles& files, const std::string& text, std::chrono::seconds patience);
+  static FetchLock wait_for(const KeptFiles& files, const std::string& text,
+                            std::chrono::seconds patience);
   void goes_on() const;
 
  private:

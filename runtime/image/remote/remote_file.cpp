@@ -37,9 +37,11 @@ Result<Artifact> artifact_in(const std::string& manifest, const std::string& wha
     if (type_of(layer) == kSifLayer || layers.size() == 1) found = &layer;
   }
   const Json* config = document.find("config");
-  const bool is_image = config != nullptr && config->is_object() && type_of(*config).find("container.image") != std::string::npos;
+  const bool is_image = config != nullptr && config->is_object() &&
+                        type_of(*config).find("container.image") != std::string::npos;
   if (found == nullptr || !found->is_object() || (is_image && type_of(*found) != kSifLayer)) {
-    return Error(ErrorKind::invalid, what + ": is not an artifact of one file").hint("for a container image use docker://");
+    return Error(ErrorKind::invalid, what + ": is not an artifact of one file")
+        .hint("for a container image use docker://");
   }
   Artifact artifact;
   const auto digest = SPC_TRY_DURING(what, found->text("digest"));
@@ -58,31 +60,41 @@ Result<Artifact> ask_artifact(RegistrySession& session, const ImageReference& im
                                             .max_size = kMaxManifest,
                                             .upload = {}},
                                            document.get()));
-  if (image.digest && manifest.digest != *image.digest) return Error(ErrorKind::corrupt, what + ": does not match its digest");
+  if (image.digest && manifest.digest != *image.digest)
+    return Error(ErrorKind::corrupt, what + ": does not match its digest");
   return artifact_in(SPC_TRY(read_file(document.get(), kMaxManifest)), what);
 }
 
 Result<void> check_size(std::uint64_t size, std::uint64_t limit) {
   if (limit == 0 || size <= limit) return {};
-  return Error(ErrorKind::refused, formatted("the file has {} bytes; this site allows {}", size, limit))
+  return Error(ErrorKind::refused,
+               formatted("the file has {} bytes; this site allows {}", size, limit))
       .hint("max_image_bytes in config.toml");
 }
 
-Result<FetchedFile> fetch_artifact(RegistrySession& session, const RemoteAccess& access, const ImageReference& image, int file) {
+Result<FetchedFile> fetch_artifact(RegistrySession& session, const RemoteAccess& access,
+                                   const ImageReference& image, int file) {
   const Artifact artifact = SPC_TRY(ask_artifact(session, image));
   SPC_TRY(check_size(artifact.size, access.config.max_image_bytes));
   const std::string name = "file " + artifact.digest.str();
-  const auto fetched = SPC_TRY(fetch_file(
-      session, {.path = "blobs/" + artifact.digest.str(), .what = name, .accept = {}, .exact_size = artifact.size, .upload = {}},
-      file, [&](std::uint64_t done) { access.meter(done, artifact.size); }));
+  const auto fetched =
+      SPC_TRY(fetch_file(session,
+                         {.path = "blobs/" + artifact.digest.str(),
+                          .what = name,
+                          .accept = {},
+                          .exact_size = artifact.size,
+                          .upload = {}},
+                         file, [&](std::uint64_t done) { access.meter(done, artifact.size); }));
   if (fetched.digest != artifact.digest) {
-    return Error(ErrorKind::corrupt, name + ": does not match its digest").hint("the registry or a proxy changed it");
+    return Error(ErrorKind::corrupt, name + ": does not match its digest")
+        .hint("the registry or a proxy changed it");
   }
   return fetched;
 }
 
 RegistrySession session_for(const RemoteAccess& access, const RemoteFile& wanted) {
-  RegistrySession session{.http = access.http, .log = access.log, .registry = {}, .repository = {}, .endpoints = {}};
+  RegistrySession session{
+      .http = access.http, .log = access.log, .registry = {}, .repository = {}, .endpoints = {}};
   if (wanted.image) {
     session.registry = wanted.image->registry;
     session.repository = wanted.image->repository;
@@ -112,13 +124,21 @@ std::string shown(const RemoteFile& wanted) {
 }
 
 FetchRequest request_for(const RegistrySession& session, const RemoteFile& wanted) {
-  const std::string url = session.endpoints.back().base_url + wanted.url.substr(kHttps.size() + wanted.host.size());
-  return {.path = {}, .what = shown(wanted), .accept = {}, .max_size = kMaxFile, .upload = {}, .url = url};
+  const std::string url =
+      session.endpoints.back().base_url + wanted.url.substr(kHttps.size() + wanted.host.size());
+  return {.path = {},
+          .what = shown(wanted),
+          .accept = {},
+          .max_size = kMaxFile,
+          .upload = {},
+          .url = url};
 }
 
 }  // namespace
 
-bool RemoteFile::is_meant(std::string_view text) { return text.starts_with(kOras) || text.starts_with(kHttps); }
+bool RemoteFile::is_meant(std::string_view text) {
+  return text.starts_with(kOras) || text.starts_with(kHttps);
+}
 
 Result<RemoteFile> RemoteFile::parse(std::string_view text, std::string_view default_registry) {
   RemoteFile file{.text = std::string(text), .image = {}, .url = {}, .host = {}, .digest = {}};
@@ -127,21 +147,25 @@ Result<RemoteFile> RemoteFile::parse(std::string_view text, std::string_view def
     return file;
   }
   auto at_server = SPC_TRY(FileUrl::parse(text));
-  if (origin_of(at_server.url).empty()) return Error(ErrorKind::invalid, "image: is not a URL of a file").hint("https://HOST/PATH");
+  if (origin_of(at_server.url).empty())
+    return Error(ErrorKind::invalid, "image: is not a URL of a file").hint("https://HOST/PATH");
   file.url = std::move(at_server.url);
   file.host = std::move(at_server.host);
   file.digest = at_server.digest;
   return file;
 }
 
-Result<FetchedFile> fetch_remote_file(const RemoteAccess& access, const RemoteFile& wanted, int file) {
+Result<FetchedFile> fetch_remote_file(const RemoteAccess& access, const RemoteFile& wanted,
+                                      int file) {
   RegistrySession session = session_for(access, wanted);
   if (wanted.image) return fetch_artifact(session, access, *wanted.image, file);
   FetchRequest request = request_for(session, wanted);
   if (access.config.max_image_bytes != 0) request.max_size = access.config.max_image_bytes;
-  const auto fetched = SPC_TRY(fetch_file(session, request, file, [&](std::uint64_t done) { access.meter(done, 0); }));
+  const auto fetched = SPC_TRY(
+      fetch_file(session, request, file, [&](std::uint64_t done) { access.meter(done, 0); }));
   if (wanted.digest && fetched.digest != *wanted.digest) {
-    return Error(ErrorKind::corrupt, formatted("{}: has digest {}, not the one in the URL", request.what, fetched.digest.str()));
+    return Error(ErrorKind::corrupt, formatted("{}: has digest {}, not the one in the URL",
+                                               request.what, fetched.digest.str()));
   }
   return fetched;
 }

@@ -16,8 +16,9 @@ namespace spc {
 
 /// An image that is a file, a SIF or squashfs, at a server:
 ///
-///     oras://[USER@][REGISTRY/]NAME[:TAG][@DIGEST]   an artifact of one file in a registry, as `apptainer push` and `oras push` make
-///     https://HOST[:PORT]/PATH[#sha256=HEX]          one at a web server, of which the digest may be known
+///     oras://[USER@][REGISTRY/]NAME[:TAG][@DIGEST]   an artifact of one file in a registry, as
+///     `apptainer push` and `oras push` make https://HOST[:PORT]/PATH[#sha256=HEX]          one at
+///     a web server, of which the digest may be known
 struct RemoteFile {
   /// Whether the text has one of these forms.
   static bool is_meant(std::string_view text);
@@ -34,8 +35,9 @@ struct RemoteAccess {
   HttpClient& http;
   Log& log;
   const Config& config;
-  std::function<Result<std::optional<RegistrySecret>>()> ask_user;     ///< for a registry
-  std::function<void(std::uint64_t done, std::uint64_t total)> meter;  ///< total: 0 if it is not known
+  std::function<Result<std::optional<RegistrySecret>>()> ask_user;  ///< for a registry
+  std::function<void(std::uint64_t done, std::uint64_t total)>
+      meter;  ///< total: 0 if it is not known
 };
 
 /// What is there now: of https, only whether it is the same as before.
@@ -45,8 +47,9 @@ struct RemoteVersion {
 };
 Result<RemoteVersion> ask_version(const RemoteAccess& access, const RemoteFile& wanted);
 
-/// Fetches it into an empty file. A connection that breaks is resumed where the server gives ranges. What does not match its digest is
-/// an error.
-Result<FetchedFile> fetch_remote_file(const RemoteAccess& access, const RemoteFile& wanted, int file);
+/// Fetches it into an empty file. A connection that breaks is resumed where the server gives
+/// ranges. What does not match its digest is an error.
+Result<FetchedFile> fetch_remote_file(const RemoteAccess& access, const RemoteFile& wanted,
+                                      int file);
 
 }  // namespace spc

@@ -1,5 +1,6 @@
-// `save FILE NAME CPUS PREFIX`: waits beside a step until its tasks have ended, then writes its container to FILE. Started by the
-// first task (launch/after/saver.hpp), as the user, with the descriptors and messages of protocol/save.hpp.
+// `save FILE NAME CPUS PREFIX`: waits beside a step until its tasks have ended, then writes its
+// container to FILE. Started by the first task (launch/after/saver.hpp), as the user, with the
+// descriptors and messages of protocol/save.hpp.
 
 #include <poll.h>
 #include <signal.h>
@@ -42,11 +43,11 @@ void say(int socket, SaveMessageKind kind, const std::string& text) {
   [[maybe_unused]] const auto sent = send_struct(socket, message, {}, WhenFull::fail);
 }
 
-/// Signals for the step's tasks are none of ours. SIGTERM is noted: with it a step's cancellation begins, but also what a job
-/// wants to be told before its time is over.
+/// Signals for the step's tasks are none of ours. SIGTERM is noted: with it a step's cancellation
+/// begins, but also what a job wants to be told before its time is over.
 UniqueFd note_signals() {
-  for (const int number : {SIGHUP, SIGINT, SIGQUIT, SIGUSR1, SIGUSR2, SIGALRM, SIGVTALRM, SIGPIPE, SIGCONT, SIGXCPU, SIGTSTP,
-                           SIGTTIN, SIGTTOU, SIGURG, SIGWINCH, SIGIO}) {
+  for (const int number : {SIGHUP, SIGINT, SIGQUIT, SIGUSR1, SIGUSR2, SIGALRM, SIGVTALRM, SIGPIPE,
+                           SIGCONT, SIGXCPU, SIGTSTP, SIGTTIN, SIGTTOU, SIGURG, SIGWINCH, SIGIO}) {
     ::signal(number, SIG_IGN);
   }
   sigset_t noted;
@@ -76,7 +77,8 @@ std::optional<Ending> wait_for_the_end(int signals) {
   UniqueFd first_task(kSaveTaskSocket);
   for (;;) {
     // In this order: what came first must not be overlooked for what came last.
-    pollfd events[] = {{kSaveSocket, POLLIN, 0}, {first_task.get(), POLLIN, 0}, {signals, POLLIN, 0}};
+    pollfd events[] = {
+        {kSaveSocket, POLLIN, 0}, {first_task.get(), POLLIN, 0}, {signals, POLLIN, 0}};
     if (::poll(events, 3, -1) < 0 && errno != EINTR) return std::nullopt;
     SaveMessage message;
     if (events[2].revents != 0) {
@@ -86,7 +88,8 @@ std::optional<Ending> wait_for_the_end(int signals) {
     if (events[1].revents != 0) {
       auto passed = receive_struct(first_task.get(), message, 3);
       if (passed && message.kind == SaveMessageKind::tree && passed->size() >= 2) {
-        auto tree = read_saved_tree(std::move((*passed)[0]), (*passed)[1].get(), passed->size() > 2 ? (*passed)[2].get() : -1,
+        auto tree = read_saved_tree(std::move((*passed)[0]), (*passed)[1].get(),
+                                    passed->size() > 2 ? (*passed)[2].get() : -1,
                                     std::string(message.text.view()));
         if (!message.text.view().empty()) tell_what_is_known(first_task.get(), tree);
         if (tree) ending.tree = *std::move(tree);
@@ -131,7 +134,8 @@ std::optional<std::string> obstacle(const Ending& ending, int signals) {
   ::_exit(0);
 }
 
-/// Beside the writing: ends the process as soon as slurmstepd or the user wants that, and tells how far it is.
+/// Beside the writing: ends the process as soon as slurmstepd or the user wants that, and tells how
+/// far it is.
 void watch(Save& save, const std::string& path, int signals) {
   for (int pause = kFirstProgress;;) {
     pollfd events[] = {{kSaveSocket, POLLIN, 0}, {signals, POLLIN, 0}};
@@ -153,7 +157,8 @@ void watch(Save& save, const std::string& path, int signals) {
   }
 }
 
-Result<void> save_container(Save& save, const SavedTree& tree, const std::string& path, unsigned cpus, int signals) {
+Result<void> save_container(Save& save, const SavedTree& tree, const std::string& path,
+                            unsigned cpus, int signals) {
   SPC_TRY(save.prepare(tree));
   std::thread([&save, path, signals] { watch(save, path, signals); }).detach();
   auto done = save.run(tree, cpus);
@@ -188,7 +193,8 @@ Result<void> save_container(Save& save, const SavedTree& tree, const std::string
         formatted("save the container to {}: {}", path, saved.error().message()));
   } else {
     if (milliseconds > kFirstProgress && says_progress()) {
-      say(kSaveSocket, SaveMessageKind::progress, save.summary(static_cast<unsigned>(milliseconds / 1000)));
+      say(kSaveSocket, SaveMessageKind::progress,
+          save.summary(static_cast<unsigned>(milliseconds / 1000)));
     }
     say(kSaveSocket, SaveMessageKind::done, formatted("exported container {} to {}", name, path));
   }
@@ -207,7 +213,8 @@ int main(int argc, char** argv) {
   try {
     spc::run(argv[1], argv[2], static_cast<unsigned>(std::strtoul(argv[3], nullptr, 10)));
   } catch (const std::exception& exception) {
-    spc::say(spc::kSaveSocket, spc::SaveMessageKind::failed, std::string("save the container: ") + exception.what());
+    spc::say(spc::kSaveSocket, spc::SaveMessageKind::failed,
+             std::string("save the container: ") + exception.what());
     ::_exit(1);
   }
 }

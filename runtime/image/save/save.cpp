@@ -25,7 +25,8 @@ constexpr std::size_t kMostOfRecord = 8 << 20;
 constexpr std::size_t kMostOfEnvironment = 1 << 20;
 constexpr std::uint64_t kMegabyte = 1'000'000;
 
-/// The first task is bound to its own CPUs; all of the step's are free now. Outside of its cgroup nobody gets any.
+/// The first task is bound to its own CPUs; all of the step's are free now. Outside of its cgroup
+/// nobody gets any.
 unsigned use_all_cpus() {
   cpu_set_t set;
   std::memset(&set, 0xff, sizeof set);
@@ -33,7 +34,8 @@ unsigned use_all_cpus() {
   return usable_processors();
 }
 
-/// What enroot or Apptainer want to find. The variables that were set in the container's /etc/environment stay, unless the image has them.
+/// What enroot or Apptainer want to find. The variables that were set in the container's
+/// /etc/environment stay, unless the image has them.
 std::vector<AddedFile> files_for(const SavedTree& tree, ImageForm form) {
   if (form == ImageForm::sif && !open_in_image(tree.root.get(), ".singularity.d"))
     return apptainer_files(tree.settings, tree.config);
@@ -50,11 +52,15 @@ std::vector<AddedFile> files_for(const SavedTree& tree, ImageForm form) {
 
 }  // namespace
 
-Result<SavedTree> read_saved_tree(UniqueFd root, int record, int settings, const std::string& image) {
+Result<SavedTree> read_saved_tree(UniqueFd root, int record, int settings,
+                                  const std::string& image) {
   const auto bytes = SPC_TRY(read_file(record, kMostOfRecord));
   const auto parsed =
       bytes.empty() ? ImageRecord() : SPC_TRY(parse_image_record(bytes));  // of a file or directory
-  SavedTree tree{.root = std::move(root), .settings = parsed.settings, .config = parsed.config, .in_files = settings >= 0};
+  SavedTree tree{.root = std::move(root),
+                 .settings = parsed.settings,
+                 .config = parsed.config,
+                 .in_files = settings >= 0};
   if (tree.in_files) tree.settings = SPC_TRY(read_file(settings, kMostOfRecord));
   if (image.empty()) return tree;
   tree.manifest = parsed.manifest;
@@ -65,7 +71,8 @@ Result<SavedTree> read_saved_tree(UniqueFd root, int record, int settings, const
 }
 
 void enter_saver_namespace() {
-  // The maps in /proc/self are root's as long as the process cannot be dumped, and one of a program that nobody can read cannot.
+  // The maps in /proc/self are root's as long as the process cannot be dumped, and one of a program
+  // that nobody can read cannot.
   ::prctl(PR_SET_DUMPABLE, 1);
   [[maybe_unused]] const auto entered = enter_user_namespace(RootMap::self);
   ::prctl(PR_SET_DUMPABLE, 0);
@@ -92,12 +99,15 @@ Result<void> Save::run(const SavedTree& tree, unsigned cpus) {
   const auto write = [&]() -> Result<void> {
     const OciImage content{.config = tree.config, .settings = tree.settings, .name = "saved"};
     if (target_.form == ImageForm::oci_layer) {
-      const ChangedImage image{.manifest = tree.manifest, .config = tree.config, .name = tree.image};
+      const ChangedImage image{
+          .manifest = tree.manifest, .config = tree.config, .name = tree.image};
       return write_oci_layer(tree.root.get(), tree.known, image, file_.file(), progress);
     }
-    if (target_.form == ImageForm::oci_archive) return write_oci_archive(tree.root.get(), content, file_.file(), progress);
+    if (target_.form == ImageForm::oci_archive)
+      return write_oci_archive(tree.root.get(), content, file_.file(), progress);
     const unsigned workers = cpus == 0 ? allowed : std::min(cpus, allowed);
-    SPC_TRY(write_squashfs(tree.root.get(), files_for(tree, target_.form), file_.file(), workers, {}, progress));
+    SPC_TRY(write_squashfs(tree.root.get(), files_for(tree, target_.form), file_.file(), workers,
+                           {}, progress));
     return target_.form == ImageForm::sif ? make_sif(file_.file(), tree.config) : Result<void>();
   };
   if (const auto written = write(); !written) return file_.about(written.error());

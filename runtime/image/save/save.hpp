@@ -23,16 +23,18 @@ struct SavedTree {
   std::string image;      ///< its name, if its changes are saved
   KnownTree known;        ///< what it was like, if its changes are saved
 };
-/// `record`: the image's; `settings`: of an image with files instead, or -1. `image`: its name, if its changes are to be saved.
-Result<SavedTree> read_saved_tree(UniqueFd root, int record, int settings, const std::string& image);
+/// `record`: the image's; `settings`: of an image with files instead, or -1. `image`: its name, if
+/// its changes are to be saved.
+Result<SavedTree> read_saved_tree(UniqueFd root, int record, int settings,
+                                  const std::string& image);
 
-/// As root of a user namespace, so that files are read that not even their owner may read, such as /etc/shadow of some
-/// images: all of them are the user's. Where there are no user namespaces, such a file is an error with its name. The process
-/// must have one thread.
+/// As root of a user namespace, so that files are read that not even their owner may read, such as
+/// /etc/shadow of some images: all of them are the user's. Where there are no user namespaces, such
+/// a file is an error with its name. The process must have one thread.
 void enter_saver_namespace();
 
-/// Writes one container to one file. Another thread may query its progress, and may end the process at any moment: the
-/// file is then unchanged.
+/// Writes one container to one file. Another thread may query its progress, and may end the process
+/// at any moment: the file is then unchanged.
 class Save {
  public:
   /// `file` is planned and not made.
@@ -40,8 +42,8 @@ class Save {
 
   /// The unnamed file, and a process that can read the whole container.
   Result<void> prepare(const SavedTree& tree);
-  /// Scans the whole tree first: unreadable files are reported before anything is written. `cpus`: maximum number of
-  /// compressing threads; 0: as many as the step has CPUs.
+  /// Scans the whole tree first: unreadable files are reported before anything is written. `cpus`:
+  /// maximum number of compressing threads; 0: as many as the step has CPUs.
   Result<void> run(const SavedTree& tree, unsigned cpus);
 
   /// Summary for the user.

@@ -26,17 +26,21 @@ std::string new_token() {
 
 /// Opened anew each time: a network file system then asks its server.
 std::string content_of(int directory, const std::string& name) {
-  const UniqueFd file(::openat(directory, name.c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
+  const UniqueFd file(
+      ::openat(directory, name.c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
   auto text = file ? read_file(file.get(), kLongest) : Result<std::string>(std::string());
   return text ? *std::move(text) : std::string();
 }
 
 /// Whether the lease is there now; `flags` besides: O_EXCL, or 0 for one's own.
-Result<void> write_lease(int directory, const std::string& name, int flags, const std::string& text) {
-  const UniqueFd file(::openat(directory, name.c_str(), O_WRONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC | flags, 0600));
+Result<void> write_lease(int directory, const std::string& name, int flags,
+                         const std::string& text) {
+  const UniqueFd file(::openat(directory, name.c_str(),
+                               O_WRONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC | flags, 0600));
   if (!file) return Error::from_errno(errno, "open lease " + in_quotes(name));
   auto written = write_all(file.get(), text);
-  if (written && ::fdatasync(file.get()) != 0) written = Error::from_errno(errno, "write lease " + in_quotes(name));
+  if (written && ::fdatasync(file.get()) != 0)
+    written = Error::from_errno(errno, "write lease " + in_quotes(name));
   if (!written && (flags & O_EXCL) != 0) ::unlinkat(directory, name.c_str(), 0);
   return written;
 }
@@ -49,8 +53,10 @@ std::string random_text() {
 }
 
 Lease::~Lease() {
-  // Who was thought dead may find that of another one: a moment later it can still be taken away, which costs a second copy.
-  if (directory_ >= 0 && content_of(directory_, name_).starts_with(token_)) ::unlinkat(directory_, name_.c_str(), 0);
+  // Who was thought dead may find that of another one: a moment later it can still be taken away,
+  // which costs a second copy.
+  if (directory_ >= 0 && content_of(directory_, name_).starts_with(token_))
+    ::unlinkat(directory_, name_.c_str(), 0);
 }
 
 void Lease::beat() {
@@ -80,20 +86,24 @@ bool WatchedLease::is_stale(std::string content) {
 
 std::string WatchedLease::note() const {
   std::size_t at = 0;
-  for (int field = 0; field < 4 && at != std::string::npos; ++field) at = content_ ? content_->find(' ', at + 1) : std::string::npos;
+  for (int field = 0; field < 4 && at != std::string::npos; ++field)
+    at = content_ ? content_->find(' ', at + 1) : std::string::npos;
   return at == std::string::npos ? std::string() : content_->substr(at + 1);
 }
 
-Result<std::optional<Lease>> take_lease(int directory, const std::string& name, WatchedLease& others) {
+Result<std::optional<Lease>> take_lease(int directory, const std::string& name,
+                                        WatchedLease& others) {
   const std::string token = new_token();
   for (int tries = 0; tries < 2; ++tries) {
-    const auto made = write_lease(directory, name, O_CREAT | O_EXCL, formatted("{} {:020}", token, 0));
+    const auto made =
+        write_lease(directory, name, O_CREAT | O_EXCL, formatted("{} {:020}", token, 0));
     if (made) return std::optional(Lease(directory, name, token));
     if (made.error().sys_errno() != EEXIST) return made.error();
     if (tries > 0 || !others.is_stale(content_of(directory, name))) break;
     // Of several who see that only one moves it away.
     const std::string away = formatted("{}.{}", name, token.substr(token.rfind(' ') + 1));
-    if (::renameat(directory, name.c_str(), directory, away.c_str()) == 0) ::unlinkat(directory, away.c_str(), 0);
+    if (::renameat(directory, name.c_str(), directory, away.c_str()) == 0)
+      ::unlinkat(directory, away.c_str(), 0);
   }
   return std::optional<Lease>();
 }

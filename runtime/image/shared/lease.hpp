@@ -13,9 +13,10 @@ namespace spc {
 /// 16 hexadecimal digits that nobody else has drawn.
 std::string random_text();
 
-/// The right to do something for all nodes, kept as a small file on a file system that they share: no flock, and no clock but one's
-/// own. Its holder rewrites it once a second; who waits for it takes it over when it has not changed for five seconds. Two holders do
-/// no harm, for what they make has the same name and the same bytes.
+/// The right to do something for all nodes, kept as a small file on a file system that they share:
+/// no flock, and no clock but one's own. Its holder rewrites it once a second; who waits for it
+/// takes it over when it has not changed for five seconds. Two holders do no harm, for what they
+/// make has the same name and the same bytes.
 class Lease {
  public:
   Lease(Lease&& other) noexcept
@@ -37,10 +38,14 @@ class Lease {
   void tell(std::string note);
 
  private:
-  friend Result<std::optional<Lease>> take_lease(int directory, const std::string& name, class WatchedLease& others);
+  friend Result<std::optional<Lease>> take_lease(int directory, const std::string& name,
+                                                 class WatchedLease& others);
   using Clock = std::chrono::steady_clock;
   Lease(int directory, std::string name, std::string token)
-      : directory_(directory), name_(std::move(name)), token_(std::move(token)), next_(Clock::now()) {}
+      : directory_(directory),
+        name_(std::move(name)),
+        token_(std::move(token)),
+        next_(Clock::now()) {}
 
   int directory_;  // borrowed; -1: it was moved
   std::string name_, token_, note_;
@@ -63,6 +68,7 @@ class WatchedLease {
 };
 
 /// Empty: somebody else has it. Error: it cannot be made here.
-Result<std::optional<Lease>> take_lease(int directory, const std::string& name, WatchedLease& others);
+Result<std::optional<Lease>> take_lease(int directory, const std::string& name,
+                                        WatchedLease& others);
 
 }  // namespace spc

@@ -15,8 +15,9 @@
 namespace spc {
 namespace {
 
-// A lease is rewritten each second: what nobody has for ten minutes is a dead node's, whatever the clocks of nodes say that write times
-// by their own. A file in tmp/ may rest while its node converts.
+// A lease is rewritten each second: what nobody has for ten minutes is a dead node's, whatever the
+// clocks of nodes say that write times by their own. A file in tmp/ may rest while its node
+// converts.
 constexpr std::int64_t kLeaseAge = 600, kFileAge = 24 * 3600;
 constexpr std::size_t kLongestPlace = 1024;
 
@@ -27,7 +28,8 @@ UniqueFd opened_again(int directory, const char* name = ".") {
 std::optional<struct stat> file_at(const DirectoryReader& files) {
   struct stat status {};
   const bool is_file =
-      ::fstatat(files.descriptor(), files.c_name(), &status, AT_SYMLINK_NOFOLLOW) == 0 && S_ISREG(status.st_mode);
+      ::fstatat(files.descriptor(), files.c_name(), &status, AT_SYMLINK_NOFOLLOW) == 0 &&
+      S_ISREG(status.st_mode);
   return is_file ? std::optional(status) : std::nullopt;
 }
 
@@ -52,13 +54,14 @@ std::vector<SharedStore::File> SharedStore::files() const {
     while (files.next()) {
       const auto status = file_at(files);
       if (status)
-        all.push_back(
-            {directory, form + std::string(files.name()), static_cast<std::uint64_t>(status->st_size), status->st_mtim.tv_sec});
+        all.push_back({directory, form + std::string(files.name()),
+                       static_cast<std::uint64_t>(status->st_size), status->st_mtim.tv_sec});
     }
   };
   add(blobs_.get(), "", DirectoryReader(opened_again(blobs_.get())));
   for (DirectoryReader forms(opened_again(layers_.get())); forms.next();) {
-    add(layers_.get(), std::string(forms.name()) + "/", DirectoryReader(opened_again(forms.descriptor(), forms.c_name())));
+    add(layers_.get(), std::string(forms.name()) + "/",
+        DirectoryReader(opened_again(forms.descriptor(), forms.c_name())));
   }
   std::ranges::sort(all, {}, &File::used_at);
   return all;
@@ -69,7 +72,9 @@ std::vector<SharedStore::Blob> SharedStore::blobs() const {
   for (DirectoryReader files(opened_again(blobs_.get())); files.next();) {
     const auto digest = digest_of(files.name());
     const auto status = digest ? file_at(files) : std::nullopt;
-    if (status) blobs.push_back({*digest, static_cast<std::uint64_t>(status->st_size), status->st_mtim.tv_sec});
+    if (status)
+      blobs.push_back(
+          {*digest, static_cast<std::uint64_t>(status->st_size), status->st_mtim.tv_sec});
   }
   std::ranges::sort(blobs, {}, &Blob::used_at);
   return blobs;
@@ -79,8 +84,10 @@ std::map<Digest, std::vector<std::string>> SharedStore::places() const {
   std::map<Digest, std::vector<std::string>> places;
   for (DirectoryReader all(opened_again(delivered_.get())); all.next();) {
     DirectoryReader notes(opened_again(all.descriptor(), all.c_name()));
-    const UniqueFd file(::openat(notes.descriptor(), "name", O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
-    const auto name = file ? read_file(file.get(), kLongestPlace) : Result<std::string>(std::string());
+    const UniqueFd file(
+        ::openat(notes.descriptor(), "name", O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
+    const auto name =
+        file ? read_file(file.get(), kLongestPlace) : Result<std::string>(std::string());
     while (name && !name->empty() && notes.next()) {
       if (const auto digest = digest_of(notes.name())) places[*digest].push_back(*name);
     }
@@ -91,7 +98,8 @@ std::map<Digest, std::vector<std::string>> SharedStore::places() const {
 /// By the clock that files there have their times from.
 std::int64_t SharedStore::time_there() const {
   const std::string name = "clock." + random_text();
-  const UniqueFd file(::openat(temporary_.get(), name.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600));
+  const UniqueFd file(::openat(temporary_.get(), name.c_str(),
+                               O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600));
   struct stat status {};
   const bool is_known = file && ::fstat(file.get(), &status) == 0;
   if (file) ::unlinkat(temporary_.get(), name.c_str(), 0);
@@ -100,7 +108,8 @@ std::int64_t SharedStore::time_there() const {
 
 std::size_t SharedStore::remove_strays(std::int64_t now, bool dry) const {
   std::size_t removed = 0;
-  for (const auto& [directory, age] : {std::pair(temporary_.get(), kFileAge), std::pair(leases_.get(), kLeaseAge)}) {
+  for (const auto& [directory, age] :
+       {std::pair(temporary_.get(), kFileAge), std::pair(leases_.get(), kLeaseAge)}) {
     for (DirectoryReader files(opened_again(directory)); files.next();) {
       const auto status = file_at(files);
       if (!status || status->st_mtim.tv_sec >= now - age) continue;
@@ -111,7 +120,8 @@ std::size_t SharedStore::remove_strays(std::int64_t now, bool dry) const {
 }
 
 /// Who reads a file goes on: it stays until it is closed.
-SharedStore::Removed SharedStore::evict(std::uint64_t needed, std::int64_t used_before, bool dry) const {
+SharedStore::Removed SharedStore::evict(std::uint64_t needed, std::int64_t used_before,
+                                        bool dry) const {
   const auto files = this->files();
   std::uint64_t total = needed;
   for (const File& file : files) total += file.bytes;

@@ -23,7 +23,8 @@ UniqueFd open_below(int parent, const std::string& name, int flags) {
 
 /// A directory that only we can enter.
 Result<UniqueFd> make_directory(int parent, const std::string& name) {
-  if (::mkdirat(parent, name.c_str(), 0700) != 0 && errno != EEXIST) return Error::from_errno(errno, "make directory " + in_quotes(name));
+  if (::mkdirat(parent, name.c_str(), 0700) != 0 && errno != EEXIST)
+    return Error::from_errno(errno, "make directory " + in_quotes(name));
   UniqueFd made = open_below(parent, name, O_RDONLY | O_DIRECTORY);
   if (!made) return Error::from_errno(errno, "open directory " + in_quotes(name));
   return made;
@@ -32,12 +33,16 @@ Result<UniqueFd> make_directory(int parent, const std::string& name) {
 Result<void> check_owner(int directory) {
   struct stat status {};
   if (::fstat(directory, &status) != 0) return Error::from_errno(errno, "look at it");
-  if (status.st_uid != ::geteuid()) return Error(ErrorKind::refused, "belongs to another user").hint("its owner must be the service user, with one uid on all nodes");
-  if ((status.st_mode & 077) != 0) return Error(ErrorKind::refused, "can be entered by others").hint("chmod 0700");
+  if (status.st_uid != ::geteuid())
+    return Error(ErrorKind::refused, "belongs to another user")
+        .hint("its owner must be the service user, with one uid on all nodes");
+  if ((status.st_mode & 077) != 0)
+    return Error(ErrorKind::refused, "can be entered by others").hint("chmod 0700");
   return {};
 }
 
-/// Asks its server what is in a directory now: NFS may remember for half a minute what was not there.
+/// Asks its server what is in a directory now: NFS may remember for half a minute what was not
+/// there.
 void refresh(int directory) {
   struct statx now {};
   ::statx(directory, "", AT_EMPTY_PATH | AT_STATX_FORCE_SYNC, STATX_MTIME, &now);
@@ -50,12 +55,15 @@ bool is_name_for(const Digest& blob, const std::string& name) {
   return name.starts_with(blob.hex() + ".") && name.find('/') == std::string::npos;
 }
 
-std::string lease_name(const Digest& blob, std::string_view place) { return blob.hex() + "." + key_of(place).substr(0, 16); }
+std::string lease_name(const Digest& blob, std::string_view place) {
+  return blob.hex() + "." + key_of(place).substr(0, 16);
+}
 
 /// Its length is what was to be written.
 bool is_file_of(int file, std::uint64_t size) {
   struct stat status {};
-  return ::fstat(file, &status) == 0 && S_ISREG(status.st_mode) && static_cast<std::uint64_t>(status.st_size) == size;
+  return ::fstat(file, &status) == 0 && S_ISREG(status.st_mode) &&
+         static_cast<std::uint64_t>(status.st_size) == size;
 }
 
 }  // namespace
@@ -93,7 +101,8 @@ void SharedStore::note_delivery(std::string_view place, const Digest& blob) cons
   const auto directory = make_directory(delivered_.get(), key_of(place));
   if (!directory) return;
   (void)open_below(directory->get(), blob.hex(), O_WRONLY | O_CREAT | O_NONBLOCK);
-  const UniqueFd name = open_below(directory->get(), kPlaceName, O_WRONLY | O_CREAT | O_EXCL | O_NONBLOCK);
+  const UniqueFd name =
+      open_below(directory->get(), kPlaceName, O_WRONLY | O_CREAT | O_EXCL | O_NONBLOCK);
   if (name) (void)write_all(name.get(), place);
 }
 
@@ -105,7 +114,8 @@ UniqueFd SharedStore::find(const Digest& blob, std::uint64_t size, std::string_v
   return file;
 }
 
-Result<std::optional<Lease>> SharedStore::lease(const Digest& blob, std::string_view place, WatchedLease& others) const {
+Result<std::optional<Lease>> SharedStore::lease(const Digest& blob, std::string_view place,
+                                                WatchedLease& others) const {
   return take_lease(leases_.get(), lease_name(blob, place), others);
 }
 
@@ -113,21 +123,26 @@ UniqueFd SharedStore::follow(const std::string& name, const Digest& blob) const 
   if (!is_name_for(blob, name)) return {};
   UniqueFd file = open_below(temporary_.get(), name, O_RDONLY | O_NONBLOCK);
   struct stat status {};
-  return file && ::fstat(file.get(), &status) == 0 && S_ISREG(status.st_mode) ? std::move(file) : UniqueFd();
+  return file && ::fstat(file.get(), &status) == 0 && S_ISREG(status.st_mode) ? std::move(file)
+                                                                              : UniqueFd();
 }
 
 void SharedStore::adopt(const std::string& name, const Digest& blob, std::string_view place) const {
-  constexpr std::int64_t kSilence = 60;  // by a clock of our own: who is alive loses nothing but a call
+  constexpr std::int64_t kSilence =
+      60;  // by a clock of our own: who is alive loses nothing but a call
   const std::string lease = lease_name(blob, place);
   struct stat status {};
   if (!is_name_for(blob, name)) return;
-  if (::fstatat(leases_.get(), lease.c_str(), &status, AT_SYMLINK_NOFOLLOW) != 0 || status.st_mtim.tv_sec > std::time(nullptr) - kSilence) return;
+  if (::fstatat(leases_.get(), lease.c_str(), &status, AT_SYMLINK_NOFOLLOW) != 0 ||
+      status.st_mtim.tv_sec > std::time(nullptr) - kSilence)
+    return;
   if (::renameat(temporary_.get(), name.c_str(), blobs_.get(), blob.hex().c_str()) != 0) return;
   note_delivery(place, blob);
   ::unlinkat(leases_.get(), lease.c_str(), 0);
 }
 
-std::optional<std::string> SharedStore::document(const Digest& digest, std::size_t limit, std::string_view place) const {
+std::optional<std::string> SharedStore::document(const Digest& digest, std::size_t limit,
+                                                 std::string_view place) const {
   auto bytes = has_delivered(place, digest) ? look_at(digest, limit) : std::nullopt;
   if (bytes) ::utimensat(blobs_.get(), digest.hex().c_str(), nullptr, AT_SYMLINK_NOFOLLOW);
   return bytes;
@@ -142,19 +157,24 @@ std::optional<std::string> SharedStore::look_at(const Digest& digest, std::size_
   return *std::move(bytes);
 }
 
-void SharedStore::add_document(const Digest& digest, std::string_view bytes, std::string_view place) const {
+void SharedStore::add_document(const Digest& digest, std::string_view bytes,
+                               std::string_view place) const {
   auto blob = new_blob(digest, bytes.size());
   if (blob && write_all(blob->file(), bytes)) (void)blob->publish(place);
 }
 
 Result<SharedStore::NewBlob> SharedStore::new_blob(const Digest& blob, std::uint64_t size) const {
-  if (max_size_ != 0 && size > max_size_) return Error(ErrorKind::no_space, formatted("{} bytes are more than its max_size", size));
+  if (max_size_ != 0 && size > max_size_)
+    return Error(ErrorKind::no_space, formatted("{} bytes are more than its max_size", size));
   const std::string name = blob.hex() + "." + random_text();
-  UniqueFd file(::openat(temporary_.get(), name.c_str(), O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600));
-  if (!file) return Error::from_errno(errno, "make a file in shared store " + in_quotes(directory_));
+  UniqueFd file(::openat(temporary_.get(), name.c_str(),
+                         O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600));
+  if (!file)
+    return Error::from_errno(errno, "make a file in shared store " + in_quotes(directory_));
   NewBlob made(*this, blob, name, std::move(file));
   struct stat status {};
-  if (::fstat(made.file(), &status) == 0) make_room(size, status.st_mtim.tv_sec);  // the file system's own clock
+  if (::fstat(made.file(), &status) == 0)
+    make_room(size, status.st_mtim.tv_sec);  // the file system's own clock
   return made;
 }
 
@@ -163,9 +183,11 @@ SharedStore::NewBlob::~NewBlob() {
 }
 
 Result<void> SharedStore::NewBlob::publish(std::string_view place) {
-  const std::string step = "write " + in_quotes(blob_.str()) + " into shared store " + in_quotes(store_.directory_);
+  const std::string step =
+      "write " + in_quotes(blob_.str()) + " into shared store " + in_quotes(store_.directory_);
   if (::fsync(file_.get()) != 0) return Error::from_errno(errno, step);
-  if (::renameat(store_.temporary_.get(), name_.c_str(), store_.blobs_.get(), blob_.hex().c_str()) != 0) {
+  if (::renameat(store_.temporary_.get(), name_.c_str(), store_.blobs_.get(),
+                 blob_.hex().c_str()) != 0) {
     return Error::from_errno(errno, step);
   }
   file_.reset();
@@ -173,6 +195,8 @@ Result<void> SharedStore::NewBlob::publish(std::string_view place) {
   return {};
 }
 
-void SharedStore::remove(const Digest& blob) const { ::unlinkat(blobs_.get(), blob.hex().c_str(), 0); }
+void SharedStore::remove(const Digest& blob) const {
+  ::unlinkat(blobs_.get(), blob.hex().c_str(), 0);
+}
 
 }  // namespace spc

@@ -34,8 +34,10 @@ Result<AttachedSignature> signature_of(const Json& layer, std::string signature)
   AttachedSignature attached{.payload = {}, .payload_size = 0, .signature = std::move(signature)};
   attached.payload = SPC_TRY(digest_in(layer));
   attached.payload_size = SPC_TRY(layer.number("size")).value_or(0);
-  if (attached.payload_size > kMostPayload) return Error(ErrorKind::refused, "has a payload of more than 64 KiB");
-  if (attached.signature.size() > kMostBase64) return Error(ErrorKind::refused, "has a signature of more than 8 KiB");
+  if (attached.payload_size > kMostPayload)
+    return Error(ErrorKind::refused, "has a payload of more than 64 KiB");
+  if (attached.signature.size() > kMostBase64)
+    return Error(ErrorKind::refused, "has a signature of more than 8 KiB");
   return attached;
 }
 
@@ -81,7 +83,8 @@ Result<SignedPayload> SignedPayload::parse(std::string_view text) {
   root.take_any("optional");
   SPC_TRY(root.nothing_left());
   const std::string type = SPC_TRY(taken(critical, "type"));
-  if (type != "cosign container image signature") return critical.problem("type", "is not that of a container image's signature");
+  if (type != "cosign container image signature")
+    return critical.problem("type", "is not that of a container image's signature");
   auto identity = SPC_TRY(object_in(critical, "identity"));
   auto image = SPC_TRY(object_in(critical, "image"));
   SPC_TRY(critical.nothing_left());
@@ -94,7 +97,8 @@ Result<SignedPayload> SignedPayload::parse(std::string_view text) {
   return payload;
 }
 
-Result<std::vector<AttachedSignature>> parse_attachment(std::string_view manifest, std::string_view what) {
+Result<std::vector<AttachedSignature>> parse_attachment(std::string_view manifest,
+                                                        std::string_view what) {
   const Json document = SPC_TRY_DURING(what, JsonObject::parse(manifest));
   return SPC_TRY_DURING(what, signatures_in(document));
 }

@@ -37,7 +37,8 @@ std::vector<ImageSignature> parse_kept_signatures(std::string_view records) {
   return signatures;
 }
 
-std::vector<ImageSignature> merged(std::vector<ImageSignature> added, const std::vector<ImageSignature>& kept) {
+std::vector<ImageSignature> merged(std::vector<ImageSignature> added,
+                                   const std::vector<ImageSignature>& kept) {
   for (const ImageSignature& old : kept) {
     const bool is_new = std::none_of(added.begin(), added.end(), [&](const ImageSignature& one) {
       return one.payload == old.payload && one.signature == old.signature;

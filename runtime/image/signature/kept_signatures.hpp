@@ -13,6 +13,7 @@ std::string serialize(const std::vector<ImageSignature>& signatures);
 /// What is malformed is left out: it must be got again.
 std::vector<ImageSignature> parse_kept_signatures(std::string_view records);
 /// `added` and those of `kept` that are others, as many as are kept.
-std::vector<ImageSignature> merged(std::vector<ImageSignature> added, const std::vector<ImageSignature>& kept);
+std::vector<ImageSignature> merged(std::vector<ImageSignature> added,
+                                   const std::vector<ImageSignature>& kept);
 
 }  // namespace spc

@@ -40,13 +40,15 @@ Result<NamedReference> NamedReference::parse(std::string_view text) {
   const auto image = SPC_TRY(ImageReference::parse(rest));
   named.name = image.registry + "/" + image.repository;
   const std::size_t colon = rest.rfind(':');
-  const bool has_tag = colon != std::string_view::npos && rest.find('/', colon) == std::string_view::npos;
+  const bool has_tag =
+      colon != std::string_view::npos && rest.find('/', colon) == std::string_view::npos;
   if (has_tag) named.tag = image.tag;
   return named;
 }
 
 NamedReference NamedReference::of(const ImageReference& image) {
-  return {.name = image.registry + "/" + image.repository, .tag = image.tag, .digest = image.digest};
+  return {
+      .name = image.registry + "/" + image.repository, .tag = image.tag, .digest = image.digest};
 }
 
 std::string NamedReference::str() const {

@@ -10,7 +10,8 @@
 
 namespace spc {
 
-/// A Docker reference as signatures and policy.json have it: unlike an ImageReference it may have neither tag nor digest.
+/// A Docker reference as signatures and policy.json have it: unlike an ImageReference it may have
+/// neither tag nor digest.
 struct NamedReference {
   std::string name;  ///< REGISTRY/REPOSITORY, with docker.io and library/ written out
   std::string tag;   ///< empty: none
@@ -35,7 +36,8 @@ struct SignedIdentity {
     remap_identity,
   };
   Kind kind = Kind::match_repo_digest_or_exact;
-  std::string reference;      ///< exact_reference, exact_repository; remap_identity: the prefix that is replaced
+  std::string reference;  ///< exact_reference, exact_repository; remap_identity: the prefix that is
+                          ///< replaced
   std::string signed_prefix;  ///< remap_identity
 
   /// Whether a signature for `signed_name` may admit `image`, the name that the user gave.

@@ -10,7 +10,8 @@ struct evp_pkey_st;
 
 namespace spc {
 
-/// A key that signs images: ECDSA or RSA (PKCS #1 v1.5), both over SHA-256, or Ed25519, as cosign makes them.
+/// A key that signs images: ECDSA or RSA (PKCS #1 v1.5), both over SHA-256, or Ed25519, as cosign
+/// makes them.
 class PublicKey {
  public:
   /// From PEM (`BEGIN PUBLIC KEY`). `name` stands for it in messages: its file, or a fingerprint.

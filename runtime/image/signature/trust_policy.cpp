@@ -36,7 +36,8 @@ Result<SignedIdentity> identity_of(const Json& value, const std::string& where) 
   } else if (type == "exactReference") {
     identity.kind = Kind::exact_reference;
     const auto named = SPC_TRY(take_reference(object, "dockerReference", identity.reference));
-    if (named.is_name_only()) return object.problem("dockerReference", "has neither tag nor digest");
+    if (named.is_name_only())
+      return object.problem("dockerReference", "has neither tag nor digest");
   } else if (type == "exactRepository") {
     identity.kind = Kind::exact_repository;
     SPC_TRY(take_reference(object, "dockerRepository", identity.reference));
@@ -62,7 +63,8 @@ TrustRequirement not_supported(const char* what) {
 
 /// The members of requirements that nothing here can meet are not judged.
 TrustRequirement signed_by(JsonObject& object) {
-  for (const char* key : {"keyType", "keyPath", "keyPaths", "keyData", "signedIdentity"}) object.take_any(key);
+  for (const char* key : {"keyType", "keyPath", "keyPaths", "keyData", "signedIdentity"})
+    object.take_any(key);
   return not_supported("an OpenPGP signature (signedBy)");
 }
 
@@ -75,8 +77,12 @@ Result<TrustRequirement> sigstore_signed(JsonObject& object) {
   TrustRequirement requirement;
   requirement.kind = TrustRequirement::Kind::sigstore_signed;
   int ways = 0;
-  for (const char* key : {"keyPath", "keyPaths", "keyData", "keyDatas", "fulcio", "pki"}) ways += object.has(key) ? 1 : 0;
-  if (ways != 1) return object.problem("type", "sigstoreSigned needs exactly one of keyPath, keyPaths, keyData, keyDatas, fulcio and pki");
+  for (const char* key : {"keyPath", "keyPaths", "keyData", "keyDatas", "fulcio", "pki"})
+    ways += object.has(key) ? 1 : 0;
+  if (ways != 1)
+    return object.problem(
+        "type",
+        "sigstoreSigned needs exactly one of keyPath, keyPaths, keyData, keyDatas, fulcio and pki");
   std::string one;
   if (object.has("keyPath")) {
     SPC_TRY(object.take_path("keyPath", one));
@@ -94,13 +100,15 @@ Result<TrustRequirement> sigstore_signed(JsonObject& object) {
   const bool keyless = object.take_any("fulcio") != nullptr;
   const bool certificates = object.take_any("pki") != nullptr;
   bool logged = false;
-  for (const char* key : {"rekorPublicKeyPath", "rekorPublicKeyPaths", "rekorPublicKeyData", "rekorPublicKeyDatas"}) {
+  for (const char* key :
+       {"rekorPublicKeyPath", "rekorPublicKeyPaths", "rekorPublicKeyData", "rekorPublicKeyDatas"}) {
     logged |= object.take_any(key) != nullptr;
   }
   if (keyless) return not_supported("a keyless signature (fulcio)");
   if (certificates) return not_supported("a signature by a certificate (pki)");
   if (logged) return not_supported("an entry in a Rekor log (rekorPublicKey)");
-  if (requirement.key_paths.empty() && requirement.key_data.empty()) return object.problem("type", "sigstoreSigned has no key");
+  if (requirement.key_paths.empty() && requirement.key_data.empty())
+    return object.problem("type", "sigstoreSigned has no key");
   return requirement;
 }
 
@@ -130,7 +138,8 @@ Result<Requirements> take_requirements(JsonObject& object, const char* key) {
   return requirements;
 }
 
-/// `reg:5000/a/b:1` is followed by `reg:5000/a/b`, `reg:5000/a`, `reg:5000`, and for `x.example.org` by `*.example.org`, `*.org`.
+/// `reg:5000/a/b:1` is followed by `reg:5000/a/b`, `reg:5000/a`, `reg:5000`, and for
+/// `x.example.org` by `*.example.org`, `*.org`.
 std::vector<std::string> docker_scopes(const NamedReference& image) {
   std::vector<std::string> scopes{image.str()};
   std::string name = image.name;
@@ -161,7 +170,8 @@ Result<TrustPolicy> TrustPolicy::parse(std::string_view text) {
       const std::string where = "transports." + printable(transport.key.substr(0, 100));
       auto scopes = SPC_TRY(JsonObject::of(transport.value, where));
       for (const Json::Member& scope : transport.value.members()) {
-        policy.transports_[transport.key][scope.key] = SPC_TRY(take_requirements(scopes, scope.key.c_str()));
+        policy.transports_[transport.key][scope.key] =
+            SPC_TRY(take_requirements(scopes, scope.key.c_str()));
       }
     }
   }
@@ -181,12 +191,14 @@ Result<TrustPolicy> TrustPolicy::read(const std::string& path, uid_t owner) {
   return std::move(policy).error().hint("the administrator must correct it");
 }
 
-TrustPolicy::Found TrustPolicy::find(const std::string& transport, const std::vector<std::string>& scopes) const {
+TrustPolicy::Found TrustPolicy::find(const std::string& transport,
+                                     const std::vector<std::string>& scopes) const {
   const auto known = transports_.find(transport);
   if (known == transports_.end()) return {"default", &default_};
   for (const std::string& scope : scopes) {
     const auto found = known->second.find(scope);
-    if (found != known->second.end()) return {formatted("{} {}", transport, in_quotes(scope)), &found->second};
+    if (found != known->second.end())
+      return {formatted("{} {}", transport, in_quotes(scope)), &found->second};
   }
   const auto found = known->second.find("");
   if (found != known->second.end()) return {transport, &found->second};
@@ -197,11 +209,13 @@ TrustPolicy::Found TrustPolicy::for_registry(const ImageReference& image) const 
   return find("docker", docker_scopes(NamedReference::of(image)));
 }
 
-TrustPolicy::Found TrustPolicy::for_local(const std::string& transport, const std::string& path, const std::string& reference) const {
+TrustPolicy::Found TrustPolicy::for_local(const std::string& transport, const std::string& path,
+                                          const std::string& reference) const {
   std::vector<std::string> scopes;
   if (!reference.empty()) scopes.push_back(path + ":" + reference);
   if (path.starts_with('/')) {
-    for (std::string part = path; !part.empty(); part.resize(part.rfind('/'))) scopes.push_back(part);
+    for (std::string part = path; !part.empty(); part.resize(part.rfind('/')))
+      scopes.push_back(part);
   }
   return find(transport, scopes);
 }

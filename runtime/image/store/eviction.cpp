@@ -14,14 +14,19 @@ namespace {
 constexpr std::int64_t kStrayAge = 24 * 3600;
 constexpr std::int64_t kAboutToBeUsed = 60;
 
-std::uint64_t excess(std::uint64_t is, std::uint64_t may_be) { return is > may_be ? is - may_be : 0; }
+std::uint64_t excess(std::uint64_t is, std::uint64_t may_be) {
+  return is > may_be ? is - may_be : 0;
+}
 
 /// A layer may be there several times in one image.
-std::set<Digest> distinct_layers(const StoredRecord& image) { return {image.layers.begin(), image.layers.end()}; }
+std::set<Digest> distinct_layers(const StoredRecord& image) {
+  return {image.layers.begin(), image.layers.end()};
+}
 
 bool was_used_since(const ImageStore& store, const StoredRecord& image) {
   struct stat status {};
-  return ::fstatat(store.records(), image.manifest.hex().c_str(), &status, AT_SYMLINK_NOFOLLOW) == 0 &&
+  return ::fstatat(store.records(), image.manifest.hex().c_str(), &status, AT_SYMLINK_NOFOLLOW) ==
+             0 &&
          status.st_mtim.tv_sec != image.last_used;
 }
 
@@ -36,9 +41,11 @@ class Planner {
   }
 
   [[nodiscard]] bool is_complete(const StoredRecord& image) const {
-    return std::all_of(image.layers.begin(), image.layers.end(), [&](const Digest& layer) { return files_.contains(layer); });
+    return std::all_of(image.layers.begin(), image.layers.end(),
+                       [&](const Digest& layer) { return files_.contains(layer); });
   }
-  /// `any_age`: what is being brought for an image is locked, so nothing else is lost but what another image could share.
+  /// `any_age`: what is being brought for an image is locked, so nothing else is lost but what
+  /// another image could share.
   void take_strays(std::int64_t now, bool any_age = false) {
     for (const auto& layer : inventory_.layers) {
       if (!users_.contains(layer.name) && (any_age || layer.written < now - kStrayAge)) take(layer);
@@ -48,7 +55,8 @@ class Planner {
     plan.images.push_back(image);
     for (const Digest& layer : distinct_layers(image)) {
       const bool is_last = --users_[layer] == 0;
-      if (const auto file = files_.find(layer); is_last && file != files_.end()) take(*file->second);
+      if (const auto file = files_.find(layer); is_last && file != files_.end())
+        take(*file->second);
     }
   }
 
@@ -72,23 +80,29 @@ class Planner {
 
 }  // namespace
 
-std::uint64_t margin_of(const StoreSpace& space) { return std::min<std::uint64_t>(64 << 20, space.total / 50); }
+std::uint64_t margin_of(const StoreSpace& space) {
+  return std::min<std::uint64_t>(64 << 20, space.total / 50);
+}
 
-std::uint64_t bytes_to_free(const StoreLimits& limits, const StoreSpace& space, std::uint64_t needed) {
+std::uint64_t bytes_to_free(const StoreLimits& limits, const StoreSpace& space,
+                            std::uint64_t needed) {
   std::uint64_t bytes = excess(needed + margin_of(space), space.free);
   const std::uint64_t hundredth = space.total / 100;
   if (space.used + needed > hundredth * limits.high_percent) {
     bytes = std::max(bytes, excess(space.used + needed, hundredth * limits.low_percent));
   }
-  if (limits.max_bytes > 0) bytes = std::max(bytes, excess(limits.layer_bytes + needed, limits.max_bytes));
+  if (limits.max_bytes > 0)
+    bytes = std::max(bytes, excess(limits.layer_bytes + needed, limits.max_bytes));
   return bytes;
 }
 
 bool fits_beside(const StoreLimits& limits, const StoreSpace& space, std::uint64_t bytes) {
-  return bytes <= space.free && (limits.max_bytes == 0 || limits.layer_bytes + bytes <= limits.max_bytes);
+  return bytes <= space.free &&
+         (limits.max_bytes == 0 || limits.layer_bytes + bytes <= limits.max_bytes);
 }
 
-EvictionPlan plan_eviction(const StoreInventory& inventory, std::uint64_t bytes, const Kept& kept, std::int64_t now) {
+EvictionPlan plan_eviction(const StoreInventory& inventory, std::uint64_t bytes, const Kept& kept,
+                           std::int64_t now) {
   Planner planner(inventory, kept);
   planner.take_strays(now, bytes > 0);
   std::vector<const StoredRecord*> oldest_first;
@@ -104,7 +118,8 @@ EvictionPlan plan_eviction(const StoreInventory& inventory, std::uint64_t bytes,
   return std::move(planner.plan);
 }
 
-EvictionPlan plan_removal(const StoreInventory& inventory, const std::set<Digest>& images, const Kept& kept) {
+EvictionPlan plan_removal(const StoreInventory& inventory, const std::set<Digest>& images,
+                          const Kept& kept) {
   Planner planner(inventory, kept);
   for (const auto& image : inventory.images) {
     if (images.contains(image.manifest)) planner.take(image);
@@ -122,7 +137,8 @@ EvictionPlan plan_cleaning(const StoreInventory& inventory, const Kept& kept, st
   return std::move(planner.plan);
 }
 
-Result<Evicted> evict(const ImageStore& store, const EvictionPlan& plan, const RemoveLayer& remove) {
+Result<Evicted> evict(const ImageStore& store, const EvictionPlan& plan,
+                      const RemoveLayer& remove) {
   std::set<Digest> gone;
   std::set<Digest> needed;
   for (const StoredRecord& image : plan.images) {

@@ -24,10 +24,11 @@ struct StoreLimits {
 std::uint64_t margin_of(const StoreSpace& space);
 
 /// Bytes to free before `needed` more are added.
-std::uint64_t bytes_to_free(const StoreLimits& limits, const StoreSpace& space, std::uint64_t needed);
+std::uint64_t bytes_to_free(const StoreLimits& limits, const StoreSpace& space,
+                            std::uint64_t needed);
 
-/// Whether so many bytes more, for which nothing is evicted, stay within the limit and the file system. `limits.layer_bytes`: as they
-/// will be.
+/// Whether so many bytes more, for which nothing is evicted, stay within the limit and the file
+/// system. `limits.layer_bytes`: as they will be.
 bool fits_beside(const StoreLimits& limits, const StoreSpace& space, std::uint64_t bytes);
 
 /// What would be removed from the store.
@@ -44,15 +45,19 @@ struct Kept {
   std::function<bool(const Digest& layer)> is_in_use;  ///< by a container or an import
 };
 
-/// Chooses what to evict: first layers without an image that are older than a day (left by a crash); then the least
-/// recently used images, until `bytes` are free. `bytes` = 0: only leftovers of crashes. An image is evicted only if none of
-/// its layers is in use and it was not used within the last minute: a start may be about to use it.
-EvictionPlan plan_eviction(const StoreInventory& inventory, std::uint64_t bytes, const Kept& kept, std::int64_t now);
+/// Chooses what to evict: first layers without an image that are older than a day (left by a
+/// crash); then the least recently used images, until `bytes` are free. `bytes` = 0: only leftovers
+/// of crashes. An image is evicted only if none of its layers is in use and it was not used within
+/// the last minute: a start may be about to use it.
+EvictionPlan plan_eviction(const StoreInventory& inventory, std::uint64_t bytes, const Kept& kept,
+                           std::int64_t now);
 
 /// These images, in use or not, and their layers that no other image has.
-EvictionPlan plan_removal(const StoreInventory& inventory, const std::set<Digest>& images, const Kept& kept);
+EvictionPlan plan_removal(const StoreInventory& inventory, const std::set<Digest>& images,
+                          const Kept& kept);
 
-/// Unusable data: leftovers of crashes, as in plan_eviction(), and images that are damaged or lack layers.
+/// Unusable data: leftovers of crashes, as in plan_eviction(), and images that are damaged or lack
+/// layers.
 EvictionPlan plan_cleaning(const StoreInventory& inventory, const Kept& kept, std::int64_t now);
 
 /// Removes one layer from the store. False: it is in use.
@@ -65,8 +70,8 @@ struct Evicted {
   std::uint64_t bytes = 0;  ///< freed bytes
 };
 
-/// Executes the plan: each image's record with all users' rights to it, then its layers. Whatever was used meanwhile
-/// stays.
+/// Executes the plan: each image's record with all users' rights to it, then its layers. Whatever
+/// was used meanwhile stays.
 Result<Evicted> evict(const ImageStore& store, const EvictionPlan& plan, const RemoveLayer& remove);
 
 }  // namespace spc

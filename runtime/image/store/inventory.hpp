@@ -24,8 +24,8 @@ struct StoredLayer {
   std::int64_t written = 0;
 };
 
-/// A snapshot of the store. Damaged records, those of an older version and what writers that were killed have left are listed without
-/// layers.
+/// A snapshot of the store. Damaged records, those of an older version and what writers that were
+/// killed have left are listed without layers.
 struct StoreInventory {
   std::vector<StoredRecord> images;
   std::vector<StoredLayer> layers;

@@ -45,21 +45,26 @@ std::string serialize(const ImageRecord& record) {
   header.config = place(record.config);
 
   std::string out(reinterpret_cast<const char*>(&header), sizeof header);
-  for (const Digest& layer : record.layers) out.append(reinterpret_cast<const char*>(layer.bytes.data()), layer.bytes.size());
+  for (const Digest& layer : record.layers)
+    out.append(reinterpret_cast<const char*>(layer.bytes.data()), layer.bytes.size());
   return out + record.settings + record.manifest + record.config;
 }
 
 Result<ImageRecord> parse_image_record(std::string_view bytes) {
-  const auto damaged = [] { return Error(ErrorKind::corrupt, "the image record in the store is corrupt"); };
+  const auto damaged = [] {
+    return Error(ErrorKind::corrupt, "the image record in the store is corrupt");
+  };
   ImageRecordHeader header;
   if (bytes.size() < sizeof header) return damaged();
   std::memcpy(&header, bytes.data(), sizeof header);
   if (std::memcmp(header.magic, ImageRecordHeader::kMagic, sizeof header.magic) != 0 ||
-      header.layer_count > ImageRecordHeader::kMaxLayers || bytes.size() - sizeof header < header.layer_count * sizeof(Digest)) {
+      header.layer_count > ImageRecordHeader::kMaxLayers ||
+      bytes.size() - sizeof header < header.layer_count * sizeof(Digest)) {
     return damaged();
   }
   for (const auto& section : {header.settings, header.manifest, header.config}) {
-    if (section.offset > bytes.size() || section.size > bytes.size() - section.offset) return damaged();
+    if (section.offset > bytes.size() || section.size > bytes.size() - section.offset)
+      return damaged();
   }
   const auto section = [&](const ImageRecordHeader::Section& at) {
     return bytes.substr(static_cast<std::size_t>(at.offset), static_cast<std::size_t>(at.size));
@@ -68,7 +73,8 @@ Result<ImageRecord> parse_image_record(std::string_view bytes) {
   record.layer_format = header.layer_format;
   record.layers.resize(header.layer_count);
   for (std::size_t i = 0; i < record.layers.size(); ++i) {
-    std::memcpy(record.layers[i].bytes.data(), bytes.data() + sizeof header + i * sizeof(Digest), sizeof(Digest));
+    std::memcpy(record.layers[i].bytes.data(), bytes.data() + sizeof header + i * sizeof(Digest),
+                sizeof(Digest));
   }
   record.settings = section(header.settings);
   record.manifest = section(header.manifest);
@@ -76,15 +82,19 @@ Result<ImageRecord> parse_image_record(std::string_view bytes) {
   return record;
 }
 
-std::string ImageOrigin::place() const { return user ? "user=" + std::to_string(*user) : registry + "/" + repository; }
+std::string ImageOrigin::place() const {
+  return user ? "user=" + std::to_string(*user) : registry + "/" + repository;
+}
 
 const ImageOrigin* ImageOrigins::find(std::string_view place) const {
-  const auto found = std::find_if(all_.begin(), all_.end(), [&](const auto& origin) { return origin.place() == place; });
+  const auto found = std::find_if(all_.begin(), all_.end(),
+                                  [&](const auto& origin) { return origin.place() == place; });
   return found == all_.end() ? nullptr : &*found;
 }
 
 void ImageOrigins::add(ImageOrigin origin) {
-  const auto known = std::find_if(all_.begin(), all_.end(), [&](const auto& one) { return one.place() == origin.place(); });
+  const auto known = std::find_if(all_.begin(), all_.end(),
+                                  [&](const auto& one) { return one.place() == origin.place(); });
   if (known != all_.end()) all_.erase(known);
   all_.push_back(std::move(origin));
   if (all_.size() > kMaxOrigins) all_.erase(all_.begin());

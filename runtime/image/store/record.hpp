@@ -37,9 +37,9 @@ struct ImageOrigin {
   [[nodiscard]] std::string place() const;
 };
 
-/// The content of images/origins/<hex>: each origin that has proven to have every byte of the image. Readable by the
-/// service user only. It says who may use the image, and never which image a name means: whoever writes it could not
-/// make others run something else.
+/// The content of images/origins/<hex>: each origin that has proven to have every byte of the
+/// image. Readable by the service user only. It says who may use the image, and never which image a
+/// name means: whoever writes it could not make others run something else.
 class ImageOrigins {
  public:
   [[nodiscard]] const std::vector<ImageOrigin>& all() const { return all_; }

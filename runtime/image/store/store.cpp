@@ -30,11 +30,12 @@ constexpr std::size_t kMaxSignaturesFile = 4 << 20;
 constexpr std::size_t kFewLayers = 16;
 /// Blobs up to this size are merged: what images share is mostly in larger ones.
 constexpr std::uint64_t kSmallLayer = 16 << 20;
-/// Layers of one run: few at the bottom, where images have a base in common, and many above so many layers. 500 small layers
-/// are 15 files.
+/// Layers of one run: few at the bottom, where images have a base in common, and many above so many
+/// layers. 500 small layers are 15 files.
 constexpr std::size_t kShortRun = 8, kLongRun = 64;
 
-/// A byte of the file `locks` for each layer: 62 bits of its name. Two layers on one byte would only wait for each other.
+/// A byte of the file `locks` for each layer: 62 bits of its name. Two layers on one byte would
+/// only wait for each other.
 std::int64_t lock_offset(const Digest& layer) {
   std::uint64_t value = 0;
   std::memcpy(&value, layer.bytes.data(), sizeof value);
@@ -48,7 +49,9 @@ std::int64_t slot_offset(std::uint32_t uid, std::uint32_t slot) {
 }
 
 /// Behind all of those; two layers on one byte would only wait a little longer.
-std::int64_t pulse_offset(const Digest& layer) { return (std::int64_t{3} << 61) + (lock_offset(layer) >> 1); }
+std::int64_t pulse_offset(const Digest& layer) {
+  return (std::int64_t{3} << 61) + (lock_offset(layer) >> 1);
+}
 
 struct flock byte_at(std::int64_t offset, short type) {
   struct flock range {};
@@ -59,7 +62,8 @@ struct flock byte_at(std::int64_t offset, short type) {
   return range;
 }
 
-/// A line of images/delivered/<layer>. Both signs: a line that was cut off by a full disk must not be another origin's.
+/// A line of images/delivered/<layer>. Both signs: a line that was cut off by a full disk must not
+/// be another origin's.
 std::string delivery_line(const std::string& origin) { return "=" + origin + "=\n"; }
 
 /// It is where its key is, unless another name has the same key.
@@ -106,8 +110,9 @@ std::vector<LayerRun> plan_runs(std::span<const std::uint64_t> sizes) {
   std::vector<LayerRun> runs;
   for (std::size_t place = 0; place < sizes.size(); ++place) {
     const bool is_small = sizes.size() > kFewLayers && sizes[place] <= kSmallLayer;
-    const bool joins = is_small && place > 0 && sizes[place - 1] <= kSmallLayer &&
-                       place - runs.back().begin < (runs.back().begin < kLongRun ? kShortRun : kLongRun);
+    const bool joins =
+        is_small && place > 0 && sizes[place - 1] <= kSmallLayer &&
+        place - runs.back().begin < (runs.back().begin < kLongRun ? kShortRun : kLongRun);
     if (joins) {
       runs.back().end = place + 1;
     } else {
@@ -127,7 +132,8 @@ Digest merged_name(std::size_t begin, const LayerNames& top) {
   return name;
 }
 
-std::optional<std::vector<LayerRun>> runs_of(std::span<const Digest> files, std::span<const LayerNames> layers) {
+std::optional<std::vector<LayerRun>> runs_of(std::span<const Digest> files,
+                                             std::span<const LayerNames> layers) {
   std::vector<LayerRun> runs;
   std::size_t begin = 0;
   for (const Digest& file : files) {
@@ -153,7 +159,10 @@ StoreLock::~StoreLock() {
 }
 
 ImageStore::ImageStore(int directory, std::string path, StoreKeeper* keeper)
-    : directory_(directory), path_(std::move(path)), own_(std::make_unique<OwnStoreKeeper>(directory)), keeper_(keeper) {
+    : directory_(directory),
+      path_(std::move(path)),
+      own_(std::make_unique<OwnStoreKeeper>(directory)),
+      keeper_(keeper) {
   if (keeper_ == nullptr) keeper_ = own_.get();
 }
 
@@ -161,8 +170,9 @@ Result<ImageStore> ImageStore::open(int directory, StoreKeeper* keeper) {
   std::array<char, 4096> path{};
   const std::string self = "/proc/self/fd/" + std::to_string(directory);
   const ssize_t length = ::readlink(self.c_str(), path.data(), path.size());
-  const std::string name =
-      length > 0 && path[0] == '/' ? std::string(path.data(), static_cast<std::size_t>(length)) : SPC_STORE_DIR;
+  const std::string name = length > 0 && path[0] == '/'
+                               ? std::string(path.data(), static_cast<std::size_t>(length))
+                               : SPC_STORE_DIR;
   const auto open_in = [&](const char* part, int flags) -> Result<UniqueFd> {
     UniqueFd fd(::openat(directory, part, flags | O_CLOEXEC | O_NOFOLLOW, 0600));
     if (!fd) {
@@ -189,16 +199,19 @@ Result<ImageStore> ImageStore::open(int directory, StoreKeeper* keeper) {
 
 bool ImageStore::has_layer(const Digest& name) const {
   struct stat status {};
-  return ::fstatat(directory_, store_layout::layer_path(name).c_str(), &status, AT_SYMLINK_NOFOLLOW) == 0;
+  return ::fstatat(directory_, store_layout::layer_path(name).c_str(), &status,
+                   AT_SYMLINK_NOFOLLOW) == 0;
 }
 
 Result<UniqueFd> ImageStore::new_spool() const {
   UniqueFd file(::openat(images_.get(), ".", O_TMPFILE | O_RDWR | O_EXCL | O_CLOEXEC, 0600));
-  return file ? Result<UniqueFd>(std::move(file)) : Error::from_errno(errno, "create a file in the store");
+  return file ? Result<UniqueFd>(std::move(file))
+              : Error::from_errno(errno, "create a file in the store");
 }
 
 UniqueFd ImageStore::hold_layer(const Digest& name) const {
-  UniqueFd file(::openat(directory_, store_layout::layer_path(name).c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
+  UniqueFd file(::openat(directory_, store_layout::layer_path(name).c_str(),
+                         O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
   // Whoever takes it away has the exclusive lock for the moment in which it loses its name.
   if (!file || ::flock(file.get(), LOCK_SH | LOCK_NB) != 0) return {};
   struct stat status {};
@@ -207,21 +220,25 @@ UniqueFd ImageStore::hold_layer(const Digest& name) const {
 }
 
 bool ImageStore::is_layer_in_use(const Digest& name) const {
-  const UniqueFd file(
-      ::openat(directory_, store_layout::layer_path(name).c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
+  const UniqueFd file(::openat(directory_, store_layout::layer_path(name).c_str(),
+                               O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
   struct stat status {};
   if (!file || ::fstat(file.get(), &status) != 0) return false;
-  return status.st_nlink > 1 || ::flock(file.get(), LOCK_EX | LOCK_NB) != 0;  // a named container has it, too, or somebody uses it
+  return status.st_nlink > 1 || ::flock(file.get(), LOCK_EX | LOCK_NB) !=
+                                    0;  // a named container has it, too, or somebody uses it
 }
 
 Result<std::optional<StoreLock>> ImageStore::try_lock_byte(std::int64_t offset) const {
   struct flock range = byte_at(offset, F_WRLCK);
-  if (::fcntl(locks_.get(), F_OFD_SETLK, &range) == 0) return std::optional(StoreLock(locks_.get(), offset));
+  if (::fcntl(locks_.get(), F_OFD_SETLK, &range) == 0)
+    return std::optional(StoreLock(locks_.get(), offset));
   if (errno == EAGAIN || errno == EACCES) return std::optional<StoreLock>();
   return Error::from_errno(errno == EBADF ? EROFS : errno, "lock image store " + in_quotes(path_));
 }
 
-Result<std::optional<StoreLock>> ImageStore::try_lock(const Digest& layer) const { return try_lock_byte(lock_offset(layer)); }
+Result<std::optional<StoreLock>> ImageStore::try_lock(const Digest& layer) const {
+  return try_lock_byte(lock_offset(layer));
+}
 
 void ImageStore::pulse(const Digest& layer, bool yes) const {
   struct flock range = byte_at(pulse_offset(layer), yes ? F_WRLCK : F_UNLCK);
@@ -233,7 +250,8 @@ bool ImageStore::pulse_of_others(const Digest& layer) const {
   return ::fcntl(locks_.get(), F_OFD_GETLK, &range) == 0 && range.l_type != F_UNLCK;
 }
 
-Result<std::optional<StoreLock>> ImageStore::try_slot(std::uint32_t uid, std::uint32_t slots) const {
+Result<std::optional<StoreLock>> ImageStore::try_slot(std::uint32_t uid,
+                                                      std::uint32_t slots) const {
   for (std::uint32_t slot = 0; slot < slots && slot < kMaxSlots; ++slot) {
     auto lock = SPC_TRY(try_lock_byte(slot_offset(uid, slot)));
     if (lock) return lock;
@@ -243,15 +261,16 @@ Result<std::optional<StoreLock>> ImageStore::try_slot(std::uint32_t uid, std::ui
 
 bool ImageStore::was_delivered(const Digest& layer, const std::string& origin) const {
   const auto lines = read_below(images_.get(), "delivered", layer.hex(), kMaxDeliveries);
-  return lines && *lines && ("\n" + **lines).find("\n" + delivery_line(origin)) != std::string::npos;
+  return lines && *lines &&
+         ("\n" + **lines).find("\n" + delivery_line(origin)) != std::string::npos;
 }
 
 Result<void> ImageStore::note_delivery(const Digest& layer, const std::string& origin) const {
   if (was_delivered(layer, origin)) return {};
   const std::string step = "record the origin of a layer in the image store";
   const auto directory = SPC_TRY(open_private_directory(images_.get(), "delivered"));
-  const UniqueFd file(
-      ::openat(directory.get(), layer.hex().c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOFOLLOW, 0600));
+  const UniqueFd file(::openat(directory.get(), layer.hex().c_str(),
+                               O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOFOLLOW, 0600));
   if (!file) return Error::from_errno(errno, step);
   struct stat status {};
   if (::fstat(file.get(), &status) != 0) return Error::from_errno(errno, step);
@@ -284,19 +303,23 @@ Result<void> ImageStore::write_image(const Digest& manifest, const ImageRecord& 
 
 std::int64_t ImageStore::public_until(const Digest& manifest) const {
   struct stat status {};
-  return ::fstatat(images_.get(), manifest.hex().c_str(), &status, AT_SYMLINK_NOFOLLOW) == 0 ? status.st_mtim.tv_sec : 0;
+  return ::fstatat(images_.get(), manifest.hex().c_str(), &status, AT_SYMLINK_NOFOLLOW) == 0
+             ? status.st_mtim.tv_sec
+             : 0;
 }
 
 Result<void> ImageStore::set_public_until(const Digest& manifest, std::int64_t when) const {
   if (when == 0) return remove_named(images_.get(), manifest.hex());
   SPC_TRY(write_named(images_.get(), manifest.hex(), "", Durable::no));
   const timespec times[] = {{0, UTIME_OMIT}, {when, 0}};
-  if (::utimensat(images_.get(), manifest.hex().c_str(), times, AT_SYMLINK_NOFOLLOW) == 0) return {};
+  if (::utimensat(images_.get(), manifest.hex().c_str(), times, AT_SYMLINK_NOFOLLOW) == 0)
+    return {};
   return Error::from_errno(errno, "write into the image store");
 }
 
 Result<ImageOrigins> ImageStore::origins(const Digest& manifest) const {
-  const auto bytes = SPC_TRY(read_below(images_.get(), store_layout::kOrigins, manifest.hex(), kMaxOriginsFile));
+  const auto bytes =
+      SPC_TRY(read_below(images_.get(), store_layout::kOrigins, manifest.hex(), kMaxOriginsFile));
   return ImageOrigins::parse(bytes.value_or(""));
 }
 
@@ -306,7 +329,9 @@ Result<void> ImageStore::write_origins(const Digest& manifest, const ImageOrigin
 }
 
 Result<std::string> ImageStore::signatures(const Digest& manifest) const {
-  return SPC_TRY(read_below(images_.get(), store_layout::kSignatures, manifest.hex(), kMaxSignaturesFile)).value_or("");
+  return SPC_TRY(read_below(images_.get(), store_layout::kSignatures, manifest.hex(),
+                            kMaxSignaturesFile))
+      .value_or("");
 }
 
 Result<void> ImageStore::write_signatures(const Digest& manifest, std::string_view records) const {
@@ -361,7 +386,8 @@ Result<void> ImageStore::forget_names(const std::set<Digest>& manifests) const {
       const auto image = read_named_image(directory, file);
       if (!image || !manifests.contains(image->manifest)) continue;
       std::optional<std::uint32_t> uid;
-      if (directory == grants_.get()) uid = static_cast<std::uint32_t>(std::strtoul(file.c_str(), nullptr, 10));
+      if (directory == grants_.get())
+        uid = static_cast<std::uint32_t>(std::strtoul(file.c_str(), nullptr, 10));
       SPC_TRY(keeper_->set_name(name_key(image->name), uid, {}));
     }
   }
@@ -372,7 +398,8 @@ Result<void> ImageStore::forget_names(const std::set<Digest>& manifests) const {
 
 Result<StoreSpace> ImageStore::space() const {
   struct statvfs status {};
-  if (::fstatvfs(directory_, &status) != 0) return Error::from_errno(errno, "get the free space of the image store");
+  if (::fstatvfs(directory_, &status) != 0)
+    return Error::from_errno(errno, "get the free space of the image store");
   const std::uint64_t unit = status.f_frsize;
   return StoreSpace{.total = status.f_blocks * unit,
                     .used = (status.f_blocks - status.f_bfree) * unit,

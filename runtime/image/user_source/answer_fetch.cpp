@@ -20,7 +20,8 @@ class LineLog final : public Log {
   void write(LogLevel level, std::string_view line) noexcept override {
     if (level == LogLevel::debug) return;
     try {
-      static_cast<void>(write_all(STDERR_FILENO, (level == LogLevel::warning ? kFetchWarning : "") + printable(line) + "\n"));
+      static_cast<void>(write_all(STDERR_FILENO, (level == LogLevel::warning ? kFetchWarning : "") +
+                                                     printable(line) + "\n"));
     } catch (const std::exception&) {
       // A line is lost.
     }

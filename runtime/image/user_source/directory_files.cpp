@@ -23,8 +23,8 @@ Result<std::unique_ptr<DirectoryFiles>> DirectoryFiles::open(const std::string& 
 }
 
 Result<std::optional<FilePart>> DirectoryFiles::find(const std::string& name) const {
-  UniqueFd file =
-      open_resolved(directory_.get(), name.c_str(), O_RDONLY | O_NONBLOCK | O_NOCTTY, RESOLVE_BENEATH | RESOLVE_NO_MAGICLINKS);
+  UniqueFd file = open_resolved(directory_.get(), name.c_str(), O_RDONLY | O_NONBLOCK | O_NOCTTY,
+                                RESOLVE_BENEATH | RESOLVE_NO_MAGICLINKS);
   if (!file) {
     const int err = errno;
     if (err == ENOENT) return std::optional<FilePart>();

@@ -11,7 +11,8 @@ class DirectoryFiles final : public NamedFiles {
   Result<std::optional<FilePart>> find(const std::string& name) const override;
 
  private:
-  DirectoryFiles(UniqueFd directory, std::string path) : directory_(std::move(directory)), path_(std::move(path)) {}
+  DirectoryFiles(UniqueFd directory, std::string path)
+      : directory_(std::move(directory)), path_(std::move(path)) {}
 
   UniqueFd directory_;
   std::string path_;

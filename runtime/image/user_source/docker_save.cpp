@@ -49,8 +49,8 @@ Result<std::vector<SavedImage>> saved_images(const std::string& text) {
   return images;
 }
 
-Result<const SavedImage*> choose_saved(const std::vector<SavedImage>& images, const std::string& reference,
-                                       const std::string& name) {
+Result<const SavedImage*> choose_saved(const std::vector<SavedImage>& images,
+                                       const std::string& reference, const std::string& name) {
   if (reference.empty() && images.size() == 1) return &images.front();
   std::vector<std::string> there;
   for (const SavedImage& image : images) {
@@ -66,14 +66,17 @@ Result<const SavedImage*> choose_saved(const std::vector<SavedImage>& images, co
 Result<std::string> media_type_of(const FilePart& layer) {
   std::array<std::byte, 4> magic{};
   SPC_TRY(read_at(layer, 0, magic));
-  if (std::memcmp(magic.data(), "\x1f\x8b", 2) == 0) return std::string("application/vnd.oci.image.layer.v1.tar+gzip");
-  if (std::memcmp(magic.data(), "\x28\xb5\x2f\xfd", 4) == 0) return std::string("application/vnd.oci.image.layer.v1.tar+zstd");
+  if (std::memcmp(magic.data(), "\x1f\x8b", 2) == 0)
+    return std::string("application/vnd.oci.image.layer.v1.tar+gzip");
+  if (std::memcmp(magic.data(), "\x28\xb5\x2f\xfd", 4) == 0)
+    return std::string("application/vnd.oci.image.layer.v1.tar+zstd");
   return std::string("application/vnd.oci.image.layer.v1.tar");
 }
 
 }  // namespace
 
-Result<std::unique_ptr<LocalImage>> open_docker_save(std::unique_ptr<TarFiles> files, const std::string& reference,
+Result<std::unique_ptr<LocalImage>> open_docker_save(std::unique_ptr<TarFiles> files,
+                                                     const std::string& reference,
                                                      const std::string& name, Log& log) {
   const auto list = SPC_TRY(files->find("manifest.json"));
   if (!list) return Error(ErrorKind::invalid, in_quotes(name) + " has no file manifest.json");
@@ -82,7 +85,9 @@ Result<std::unique_ptr<LocalImage>> open_docker_save(std::unique_ptr<TarFiles> f
   const SavedImage* image = SPC_TRY(choose_saved(images, reference, name));
 
   const auto config_file = SPC_TRY(files->find(image->config));
-  if (!config_file) return Error(ErrorKind::corrupt, in_quotes(name) + ": the image's configuration is not in the archive");
+  if (!config_file)
+    return Error(ErrorKind::corrupt,
+                 in_quotes(name) + ": the image's configuration is not in the archive");
   const auto config = SPC_TRY(read_part(*config_file, kMaxConfig, "the image's configuration"));
   const auto parsed = SPC_TRY(parse_image_config(config, "the image's configuration"));
   if (parsed.diff_ids.size() != image->layers.size()) {
@@ -106,7 +111,8 @@ Result<std::unique_ptr<LocalImage>> open_docker_save(std::unique_ptr<TarFiles> f
   return DescribedImage::create(config, std::move(layers));
 }
 
-Result<std::unique_ptr<LocalImage>> open_root_archive(const TarFiles& files, const std::string& name, Log& log) {
+Result<std::unique_ptr<LocalImage>> open_root_archive(const TarFiles& files,
+                                                      const std::string& name, Log& log) {
   const FilePart& archive = files.archive();
   const Digest digest = SPC_TRY_DURING("read " + in_quotes(name), digest_of(archive, name, log));
   const Platform host = Platform::host();
@@ -115,7 +121,8 @@ Result<std::unique_ptr<LocalImage>> open_root_archive(const TarFiles& files, con
                     {"config", Json::object()},
                     {"rootfs", {{"type", "layers"}, {"diff_ids", Json::array({digest.str()})}}}};
   std::vector<DescribedImage::Layer> layers;
-  layers.push_back({.digest = digest, .media_type = "application/vnd.oci.image.layer.v1.tar", .part = archive});
+  layers.push_back(
+      {.digest = digest, .media_type = "application/vnd.oci.image.layer.v1.tar", .part = archive});
   return DescribedImage::create(config.str(), std::move(layers));
 }
 

@@ -7,8 +7,8 @@
 
 namespace spc::user_source {
 
-/// These export an image of the user's storage, or of the node's docker daemon, to a temporary file: an archive of
-/// this image only.
+/// These export an image of the user's storage, or of the node's docker daemon, to a temporary
+/// file: an archive of this image only.
 
 /// `podman save`, or skopeo where podman is not installed. Run as the user, without a shell.
 Result<FilePart> export_from_podman(const std::string& image, Log& log);

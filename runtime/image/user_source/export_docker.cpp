@@ -35,7 +35,8 @@ struct Answer {
   std::uint64_t written = 0;
   std::string complaint;
   std::optional<Error> failed;
-  std::chrono::steady_clock::time_point next_line = std::chrono::steady_clock::now() + kBetweenDockerLines;
+  std::chrono::steady_clock::time_point next_line =
+      std::chrono::steady_clock::now() + kBetweenDockerLines;
 };
 
 std::size_t take(char* bytes, std::size_t, std::size_t count, void* argument) {
@@ -43,7 +44,8 @@ std::size_t take(char* bytes, std::size_t, std::size_t count, void* argument) {
   long status = 0;
   ::curl_easy_getinfo(answer.handle, CURLINFO_RESPONSE_CODE, &status);
   if (status != 200) {
-    answer.complaint.append(bytes, std::min(count, kMaxComplaint - std::min(kMaxComplaint, answer.complaint.size())));
+    answer.complaint.append(
+        bytes, std::min(count, kMaxComplaint - std::min(kMaxComplaint, answer.complaint.size())));
     return count;
   }
   auto done = write_all(answer.file, std::string_view(bytes, count));
@@ -86,8 +88,10 @@ Result<FilePart> export_from_docker(const std::string& image, Log& log) {
   if (!handle)
     return Error(ErrorKind::no_space,
                  formatted("request from docker {}: out of memory", in_quotes(name)));
-  const std::unique_ptr<char, FreeText> escaped(::curl_easy_escape(handle.get(), image.c_str(), static_cast<int>(image.size())));
-  const std::string url = "http://docker/images/" + std::string(escaped ? escaped.get() : "") + "/get";
+  const std::unique_ptr<char, FreeText> escaped(
+      ::curl_easy_escape(handle.get(), image.c_str(), static_cast<int>(image.size())));
+  const std::string url =
+      "http://docker/images/" + std::string(escaped ? escaped.get() : "") + "/get";
 
   Answer answer{.handle = handle.get(), .file = file.get(), .what = name, .log = &log};
   ::curl_easy_setopt(handle.get(), CURLOPT_UNIX_SOCKET_PATH, socket.c_str());
@@ -107,13 +111,16 @@ Result<FilePart> export_from_docker(const std::string& image, Log& log) {
   if (answer.failed) return std::move(*answer.failed).during(step);
   if (code == CURLE_COULDNT_CONNECT) {
     return Error(ErrorKind::unavailable, step + ": cannot connect")
-        .hint("start a docker daemon on this node and allow access to its socket, or save the image to a file: docker save");
+        .hint(
+            "start a docker daemon on this node and allow access to its socket, or save the image "
+            "to a file: docker save");
   }
   if (code != CURLE_OK)
     return Error(ErrorKind::unavailable, formatted("{}: {}", step, ::curl_easy_strerror(code)));
   long status = 0;
   ::curl_easy_getinfo(handle.get(), CURLINFO_RESPONSE_CODE, &status);
-  if (status == 404) return Error(ErrorKind::not_found, step + ": no such image").hint("docker images lists them");
+  if (status == 404)
+    return Error(ErrorKind::not_found, step + ": no such image").hint("docker images lists them");
   if (status != 200) {
     return Error(ErrorKind::unavailable,
                  formatted("{}: it answers {}: {}", step, status, printable(answer.complaint)));

@@ -24,8 +24,10 @@ Result<FilePart> ordinary_file(UniqueFd file, const std::string& what) {
   struct stat status {};
   if (::fstat(file.get(), &status) != 0) return Error::from_errno(errno, "look at " + what);
   if (!S_ISREG(status.st_mode))
-    return Error(ErrorKind::invalid, what + " is not a regular file").hint("an image is a file, or an OCI layout: oci:DIR");
-  return FilePart{.file = std::make_shared<const UniqueFd>(std::move(file)), .size = static_cast<std::uint64_t>(status.st_size)};
+    return Error(ErrorKind::invalid, what + " is not a regular file")
+        .hint("an image is a file, or an OCI layout: oci:DIR");
+  return FilePart{.file = std::make_shared<const UniqueFd>(std::move(file)),
+                  .size = static_cast<std::uint64_t>(status.st_size)};
 }
 
 Result<FilePart> open_ordinary_file(const std::string& path) {
@@ -35,7 +37,8 @@ Result<FilePart> open_ordinary_file(const std::string& path) {
     const int err = errno;
     auto error = Error::from_errno(err, "open " + in_quotes(path));
     if (err == ENOENT) return std::move(error).hint("it must exist on every node of the step");
-    if (err == EACCES) return std::move(error).hint("it is opened with the user's permissions on the node");
+    if (err == EACCES)
+      return std::move(error).hint("it is opened with the user's permissions on the node");
     return error;
   }
   return ordinary_file(std::move(file), in_quotes(path));
@@ -43,17 +46,19 @@ Result<FilePart> open_ordinary_file(const std::string& path) {
 
 Result<FilePart> file_with(std::string_view bytes, std::string media_type) {
   auto file = SPC_TRY(sealed_memory_file("spank-container image", bytes));
-  return FilePart{
-      .file = std::make_shared<const UniqueFd>(std::move(file)), .size = bytes.size(), .media_type = std::move(media_type)};
+  return FilePart{.file = std::make_shared<const UniqueFd>(std::move(file)),
+                  .size = bytes.size(),
+                  .media_type = std::move(media_type)};
 }
 
 Result<std::size_t> read_at(const FilePart& part, std::uint64_t offset, std::span<std::byte> into) {
   if (offset >= part.size) return std::size_t{0};
-  const auto wanted = static_cast<std::size_t>(std::min<std::uint64_t>(into.size(), part.size - offset));
+  const auto wanted =
+      static_cast<std::size_t>(std::min<std::uint64_t>(into.size(), part.size - offset));
   std::size_t got = 0;
   while (got < wanted) {
-    const ssize_t now =
-        ::pread(part.file->get(), into.data() + got, wanted - got, static_cast<off_t>(part.offset + offset + got));
+    const ssize_t now = ::pread(part.file->get(), into.data() + got, wanted - got,
+                                static_cast<off_t>(part.offset + offset + got));
     if (now < 0 && errno == EINTR) continue;
     if (now < 0) return Error::from_errno(errno, "read");
     if (now == 0) return Error(ErrorKind::corrupt, "the file was truncated");

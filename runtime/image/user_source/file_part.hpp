@@ -22,7 +22,8 @@ struct FilePart {
   std::string media_type;  ///< empty: not known
 };
 
-/// Opens a file given by the user, which can be anything: only a regular file is accepted, and nothing blocks.
+/// Opens a file given by the user, which can be anything: only a regular file is accepted, and
+/// nothing blocks.
 Result<FilePart> open_ordinary_file(const std::string& path);
 /// Checks a descriptor that was opened with O_NONBLOCK; `what` names it in messages.
 Result<FilePart> ordinary_file(UniqueFd file, const std::string& what);
@@ -35,7 +36,8 @@ Result<std::string> read_part(const FilePart& part, std::size_t limit, const std
 /// Fills `into` from `offset` of the part; fewer bytes at its end.
 Result<std::size_t> read_at(const FilePart& part, std::uint64_t offset, std::span<std::byte> into);
 
-/// SHA-256 of all bytes. Reports to `log` now and then that `what` is being read: silence would look like a hang.
+/// SHA-256 of all bytes. Reports to `log` now and then that `what` is being read: silence would
+/// look like a hang.
 Result<Digest> digest_of(const FilePart& part, const std::string& what, Log& log);
 
 /// Files below one name: a directory or an archive.

@@ -36,11 +36,14 @@ std::string with_home(const std::string& path) {
   return home + path.substr(1);
 }
 
-/// What the archive holds decides, not what it is called: older and newer docker write different things.
-Result<std::unique_ptr<LocalImage>> open_archive(FilePart file, const std::string& reference, const std::string& name, Log& log) {
+/// What the archive holds decides, not what it is called: older and newer docker write different
+/// things.
+Result<std::unique_ptr<LocalImage>> open_archive(FilePart file, const std::string& reference,
+                                                 const std::string& name, Log& log) {
   file = SPC_TRY(unpacked(std::move(file), name, log));
   auto files = SPC_TRY(TarFiles::index(std::move(file), name));
-  if (files->has("oci-layout") || files->has("index.json")) return open_oci_layout(std::move(files), reference, name);
+  if (files->has("oci-layout") || files->has("index.json"))
+    return open_oci_layout(std::move(files), reference, name);
   if (files->has("manifest.json")) return open_docker_save(std::move(files), reference, name, log);
   for (const char* directory : {"usr", "bin", "etc", "lib"}) {
     if (!files->has(directory)) continue;
@@ -48,9 +51,10 @@ Result<std::unique_ptr<LocalImage>> open_archive(FilePart file, const std::strin
     return Error(ErrorKind::invalid, formatted("{} is an unnamed root file system: {} is not in it",
                                                in_quotes(name), in_quotes(reference)));
   }
-  return Error(ErrorKind::invalid, in_quotes(name) +
-                                       " is not an image: it has no index.json or manifest.json and is not a root "
-                                       "file system");
+  return Error(ErrorKind::invalid,
+               in_quotes(name) +
+                   " is not an image: it has no index.json or manifest.json and is not a root "
+                   "file system");
 }
 
 }  // namespace
@@ -80,11 +84,13 @@ Result<std::unique_ptr<LocalImage>> LocalImage::open(const ImageLocation& locati
     case Kind::registry:
     case Kind::remote_file: break;
   }
-  return Error(ErrorKind::invalid, formatted("image {}: is not an image of the user's own", in_quotes(location.canonical())))
+  return Error(ErrorKind::invalid, formatted("image {}: is not an image of the user's own",
+                                             in_quotes(location.canonical())))
       .hint("fetch a file first: scontainer pull --output=FILE URL");
 }
 
-Result<std::unique_ptr<LocalImage>> DescribedImage::create(const std::string& config, std::vector<Layer> layers) {
+Result<std::unique_ptr<LocalImage>> DescribedImage::create(const std::string& config,
+                                                           std::vector<Layer> layers) {
   auto image = std::make_unique<DescribedImage>();
   const Digest config_digest = Sha256::of(config);
   image->blobs_[config_digest] = SPC_TRY(file_with(config, kConfigType));

@@ -12,8 +12,9 @@
 
 namespace spc::user_source {
 
-/// One image of the user, in the form of every image: a document (manifest or index) and blobs named by digest. Other
-/// formats (`docker save`, a tar of a root file system) are described as such; layers are never copied.
+/// One image of the user, in the form of every image: a document (manifest or index) and blobs
+/// named by digest. Other formats (`docker save`, a tar of a root file system) are described as
+/// such; layers are never copied.
 class LocalImage {
  public:
   virtual ~LocalImage() = default;
@@ -34,7 +35,8 @@ class DescribedImage final : public LocalImage {
     std::string media_type;
     FilePart part;
   };
-  static Result<std::unique_ptr<LocalImage>> create(const std::string& config, std::vector<Layer> layers);
+  static Result<std::unique_ptr<LocalImage>> create(const std::string& config,
+                                                    std::vector<Layer> layers);
 
   [[nodiscard]] const FilePart& document() const override { return document_; }
   Result<std::optional<FilePart>> blob(const Digest& digest) const override;

@@ -1,6 +1,7 @@
-// The program `user-source LOCATION`, started by the first task as the job's user: answers what `import` asks about what
-// only the user may read, and speaks with srun for it (see protocol/user_source.hpp). It opens the image when it is first asked for.
-// `user-source fetch` fetches a file of a server instead.
+// The program `user-source LOCATION`, started by the first task as the job's user: answers what
+// `import` asks about what only the user may read, and speaks with srun for it (see
+// protocol/user_source.hpp). It opens the image when it is first asked for. `user-source fetch`
+// fetches a file of a server instead.
 
 #include <sys/prctl.h>
 #include <sys/resource.h>
@@ -82,7 +83,8 @@ class UserSource {
       case UserSourceKind::credentials:
         if (location_.kind == ImageLocation::Kind::registry)
           return answer_credentials(kUserSourceSocket, question, location_.name, log_);
-        if (const auto below = image_below()) return answer_credentials(kUserSourceSocket, question, *below, log_);
+        if (const auto below = image_below())
+          return answer_credentials(kUserSourceSocket, question, *below, log_);
         return answer_part(std::nullopt);
       case UserSourceKind::meet: {
         auto place = srun_.ask(question.meeting);
@@ -102,7 +104,8 @@ class UserSource {
 
   /// Where the layers are that an image of the user lacks.
   std::optional<ImageReference> image_below() {
-    const auto text = image_ ? read_part(image_->document(), kMaxDocument, "manifest") : Error(ErrorKind::not_found, "no image");
+    const auto text = image_ ? read_part(image_->document(), kMaxDocument, "manifest")
+                             : Error(ErrorKind::not_found, "no image");
     const auto manifest = text ? parse_manifest(*text, "", "manifest") : text.error();
     const auto* image = manifest ? std::get_if<Manifest>(&*manifest) : nullptr;
     const auto below = ImageReference::parse(image != nullptr ? image->layers_of : "");
@@ -139,7 +142,8 @@ int main(int argc, char** argv) {
     if (!served) static_cast<void>(answer_failure(served.error()));
     return served ? 0 : 1;
   } catch (const std::exception& error) {  // out of memory
-    static_cast<void>(answer_failure(Error(ErrorKind::internal, std::string("user-source: ") + error.what())));
+    static_cast<void>(
+        answer_failure(Error(ErrorKind::internal, std::string("user-source: ") + error.what())));
     return 1;
   }
 }

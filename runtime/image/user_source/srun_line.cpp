@@ -19,7 +19,8 @@ namespace spc::user_source {
 namespace {
 
 constexpr std::uint64_t kSecond = 1'000'000;
-constexpr std::uint64_t kAnswer = 2 * kSecond;  // of an srun that has a thousand nodes on a busy machine
+constexpr std::uint64_t kAnswer =
+    2 * kSecond;  // of an srun that has a thousand nodes on a busy machine
 
 std::string variable(const char* name) {
   const char* value = std::getenv(name);
@@ -46,11 +47,13 @@ Result<UniqueFd> connect_to(const std::string& host, std::uint16_t port) {
   const bool is_v4 = ::inet_pton(AF_INET, host.c_str(), &v4.sin_addr) == 1;
   if (!is_v4 && ::inet_pton(AF_INET6, host.c_str(), &v6.sin6_addr) != 1)
     return Error(ErrorKind::unavailable, "srun has no address");
-  UniqueFd made(::socket(is_v4 ? AF_INET : AF_INET6, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+  UniqueFd made(
+      ::socket(is_v4 ? AF_INET : AF_INET6, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
   if (!made) return Error::from_errno(errno, "make a socket");
   const int yes = 1;
   ::setsockopt(made.get(), IPPROTO_TCP, TCP_NODELAY, &yes, sizeof yes);
-  const auto* where = is_v4 ? reinterpret_cast<const sockaddr*>(&v4) : reinterpret_cast<const sockaddr*>(&v6);
+  const auto* where =
+      is_v4 ? reinterpret_cast<const sockaddr*>(&v4) : reinterpret_cast<const sockaddr*>(&v6);
   if (::connect(made.get(), where, is_v4 ? sizeof v4 : sizeof v6) == 0) return made;
   if (errno != EINPROGRESS) return Error::from_errno(errno, "connect to srun");
   SPC_TRY(wait_for_srun(made.get(), POLLOUT, now_us() + kSecond));
@@ -65,7 +68,8 @@ Result<UniqueFd> connect_to(const std::string& host, std::uint16_t port) {
 Result<void> send_whole(int socket, std::span<const std::byte> bytes) {
   const ssize_t sent = ::send(socket, bytes.data(), bytes.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
   if (sent < 0) return Error::from_errno(errno, "send to srun");
-  if (static_cast<std::size_t>(sent) != bytes.size()) return Error(ErrorKind::unavailable, "srun does not read");
+  if (static_cast<std::size_t>(sent) != bytes.size())
+    return Error(ErrorKind::unavailable, "srun does not read");
   return {};
 }
 
@@ -90,7 +94,8 @@ Result<MeetingRecord> receive_place(int socket) {
     SPC_TRY(wait_for_srun(socket, POLLIN, until));
     const ssize_t got = ::recv(socket, bytes.data(), bytes.size(), 0);
     if (got == 0) return Error(ErrorKind::unavailable, "srun gives no place");
-    if (got < 0 && errno != EAGAIN && errno != EINTR) return Error::from_errno(errno, "receive from srun");
+    if (got < 0 && errno != EAGAIN && errno != EINTR)
+      return Error::from_errno(errno, "receive from srun");
     if (got > 0) bytes = bytes.subspan(static_cast<std::size_t>(got));
   }
   return place;
@@ -104,14 +109,16 @@ Result<void> SrunLine::send(MeetingRecord record) {
     socket_ = SPC_TRY(greet_srun());
   }
   if (!socket_) return Error(ErrorKind::unavailable, "srun is not connected");
-  record.node_id = static_cast<std::uint32_t>(std::strtoul(variable("SLURM_NODEID").c_str(), nullptr, 10));
+  record.node_id =
+      static_cast<std::uint32_t>(std::strtoul(variable("SLURM_NODEID").c_str(), nullptr, 10));
   return send_whole(socket_.get(), std::as_bytes(std::span(&record, 1)));
 }
 
 Result<MeetingRecord> SrunLine::ask(const MeetingRecord& question) {
   auto sent = send(question);
   auto place = sent ? receive_place(socket_.get()) : Result<MeetingRecord>(sent.error());
-  if (!place) socket_.reset();  // an answer that came later would be taken for that of the next question
+  if (!place)
+    socket_.reset();  // an answer that came later would be taken for that of the next question
   return place;
 }
 

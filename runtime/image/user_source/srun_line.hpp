@@ -6,11 +6,13 @@
 
 namespace spc::user_source {
 
-/// The connection of this node to the step's srun (protocol/meeting.hpp). It is opened for the first record and stays open as long as
-/// this object lives: by its end srun knows that this node brings nothing any more. Once it has failed it is not tried again.
+/// The connection of this node to the step's srun (protocol/meeting.hpp). It is opened for the
+/// first record and stays open as long as this object lives: by its end srun knows that this node
+/// brings nothing any more. Once it has failed it is not tried again.
 class SrunLine {
  public:
-  /// Sends a join or more; its answer comes within two seconds, the connection included, else this fails.
+  /// Sends a join or more; its answer comes within two seconds, the connection included, else this
+  /// fails.
   Result<MeetingRecord> ask(const MeetingRecord& question);
   /// Progress, done or left.
   Result<void> tell(const MeetingRecord& record);

@@ -16,7 +16,9 @@ Error bad(const std::string& why) { return {ErrorKind::corrupt, why}; }
 
 Error truncated() { return bad("the archive is truncated").hint("copy or write it again"); }
 
-std::uint64_t with_padding(std::uint64_t size) { return (size + kTarBlock - 1) / kTarBlock * kTarBlock; }
+std::uint64_t with_padding(std::uint64_t size) {
+  return (size + kTarBlock - 1) / kTarBlock * kTarBlock;
+}
 
 /// `./a//b/` is `a/b`; a ".." takes back what stands before it and nothing more.
 std::string clean(std::string_view path) {
@@ -66,9 +68,12 @@ Result<void> TarFiles::read_headers() {
   for (std::uint64_t at = 0; at < archive_.size;) {
     if (SPC_TRY(read_at(archive_, at, block)) < block.size()) return truncated();
     if (is_zero(block)) break;
-    if (++count > kMaxEntries) return Error(ErrorKind::refused, "the archive has more than a million entries");
+    if (++count > kMaxEntries)
+      return Error(ErrorKind::refused, "the archive has more than a million entries");
     auto parsed = TarHeader::parse(block);
-    if (!parsed && at == 0) return Error(ErrorKind::invalid, "it is neither a tar archive nor compressed with gzip or zstd");
+    if (!parsed && at == 0)
+      return Error(ErrorKind::invalid,
+                   "it is neither a tar archive nor compressed with gzip or zstd");
     TarHeader header = SPC_TRY(std::move(parsed));
     at += kTarBlock;
 
@@ -81,12 +86,20 @@ Result<void> TarFiles::read_headers() {
       if (header.type == 'K') long_link = std::move(text);
       continue;
     }
-    const std::string name = clean(!pax.path.empty() ? pax.path : !long_name.empty() ? long_name : header.name);
-    const std::string link = !pax.link.empty() ? pax.link : !long_link.empty() ? long_link : header.link;
-    const bool is_file = header.type == '0' || header.type == '\0' || header.type == '7' || header.type == 'S';
-    Entry entry{.offset = at, .size = is_file ? (pax.has_size ? pax.size : header.size) : 0, .is_file = is_file};
+    const std::string name = clean(!pax.path.empty()    ? pax.path
+                                   : !long_name.empty() ? long_name
+                                                        : header.name);
+    const std::string link = !pax.link.empty()    ? pax.link
+                             : !long_link.empty() ? long_link
+                                                  : header.link;
+    const bool is_file =
+        header.type == '0' || header.type == '\0' || header.type == '7' || header.type == 'S';
+    Entry entry{.offset = at,
+                .size = is_file ? (pax.has_size ? pax.size : header.size) : 0,
+                .is_file = is_file};
     if (header.type == '1') entry.link = clean(link);
-    if (header.type == '2') entry.link = clean(link.starts_with('/') ? link : directory_of(name) + "/" + link);
+    if (header.type == '2')
+      entry.link = clean(link.starts_with('/') ? link : directory_of(name) + "/" + link);
     if (entry.size > archive_.size - at) return truncated();
     if (header.type == 'S' || pax.sparse) entry.is_file = false;  // its data are not its bytes
     at += with_padding(entry.size);
@@ -105,9 +118,11 @@ Result<std::optional<FilePart>> TarFiles::find(const std::string& name) const {
     if (found == entries_.end()) return std::optional<FilePart>();
     const Entry& entry = found->second;
     if (entry.is_file) {
-      return std::optional(FilePart{.file = archive_.file, .offset = archive_.offset + entry.offset, .size = entry.size});
+      return std::optional(FilePart{
+          .file = archive_.file, .offset = archive_.offset + entry.offset, .size = entry.size});
     }
-    if (entry.link.empty()) return Error(ErrorKind::invalid, in_quotes(name) + " in the archive is not a regular file");
+    if (entry.link.empty())
+      return Error(ErrorKind::invalid, in_quotes(name) + " in the archive is not a regular file");
     wanted = entry.link;
   }
   return bad(in_quotes(name) + " in the archive is a dangling link");

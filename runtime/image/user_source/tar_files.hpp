@@ -6,8 +6,9 @@
 
 namespace spc::user_source {
 
-/// The files in an uncompressed tar archive, found by one pass over its headers, without reading their data. Links
-/// in the archive are followed. What the strict rules for layers refuse (image/layer/archive/tar_header.hpp) is refused here, too.
+/// The files in an uncompressed tar archive, found by one pass over its headers, without reading
+/// their data. Links in the archive are followed. What the strict rules for layers refuse
+/// (image/layer/archive/tar_header.hpp) is refused here, too.
 class TarFiles final : public NamedFiles {
  public:
   /// `name` names the archive in messages. At most a million entries.

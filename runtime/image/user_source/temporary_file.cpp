@@ -14,11 +14,13 @@ namespace spc::user_source {
 Result<UniqueFd> temporary_file(std::uint64_t size) {
   const char* own = std::getenv("TMPDIR");
   std::string tried;
-  for (const std::string& directory : {std::string(own != nullptr ? own : ""), std::string("/tmp"), std::string("/var/tmp")}) {
+  for (const std::string& directory :
+       {std::string(own != nullptr ? own : ""), std::string("/tmp"), std::string("/var/tmp")}) {
     if (!directory.starts_with('/')) continue;
     UniqueFd file(::open(directory.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, 0600));
     struct statvfs space {};
-    const bool has_room = file && ::fstatvfs(file.get(), &space) == 0 && std::uint64_t{space.f_bavail} * space.f_frsize >= size;
+    const bool has_room = file && ::fstatvfs(file.get(), &space) == 0 &&
+                          std::uint64_t{space.f_bavail} * space.f_frsize >= size;
     if (has_room) return file;
     tried += (tried.empty() ? "" : ", ") + directory;
   }

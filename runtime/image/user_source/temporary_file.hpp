@@ -7,8 +7,8 @@
 
 namespace spc::user_source {
 
-/// An unnamed file for about `size` bytes, in the first of $TMPDIR, /tmp and /var/tmp with enough space: it vanishes
-/// with its last descriptor.
+/// An unnamed file for about `size` bytes, in the first of $TMPDIR, /tmp and /var/tmp with enough
+/// space: it vanishes with its last descriptor.
 Result<UniqueFd> temporary_file(std::uint64_t size);
 
 }  // namespace spc::user_source

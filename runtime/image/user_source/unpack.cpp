@@ -27,10 +27,14 @@ bool begins_with(const std::array<std::byte, 6>& bytes, std::string_view magic) 
   return std::memcmp(bytes.data(), magic.data(), magic.size()) == 0;
 }
 
-std::string in_mb(std::uint64_t bytes) { return std::to_string((bytes + 999'999) / 1'000'000) + " MB"; }
+std::string in_mb(std::uint64_t bytes) {
+  return std::to_string((bytes + 999'999) / 1'000'000) + " MB";
+}
 
-/// Writes what comes out; the bytes are hashed by nobody, so the second reader of the queue only lets go of them.
-Result<std::uint64_t> write_pieces(PieceQueue& queue, int output, const std::string& name, Log& log) {
+/// Writes what comes out; the bytes are hashed by nobody, so the second reader of the queue only
+/// lets go of them.
+Result<std::uint64_t> write_pieces(PieceQueue& queue, int output, const std::string& name,
+                                   Log& log) {
   std::uint64_t written = 0;
   auto next_line = Clock::now() + kBetweenUnpackLines;
   for (;;) {
@@ -87,7 +91,8 @@ Result<FilePart> unpacked(FilePart file, const std::string& name, Log& log) {
   const std::string step = "unpack " + in_quotes(name);
   UniqueFd output = SPC_TRY_DURING(step, temporary_file(file.size * kUsualRatio));
   if (::lseek(file.file->get(), 0, SEEK_SET) != 0) return Error::from_errno(errno, step);
-  const std::uint64_t size = SPC_TRY_DURING(step, decompress_into(file.file->get(), output.get(), name, log));
+  const std::uint64_t size =
+      SPC_TRY_DURING(step, decompress_into(file.file->get(), output.get(), name, log));
   return FilePart{.file = std::make_shared<const UniqueFd>(std::move(output)), .size = size};
 }
 

@@ -55,7 +55,8 @@ class Reader {
     const std::size_t length = fields.take<std::uint16_t>();
     const unsigned name_space = type & ~unsigned{kElsewhere};
     const std::size_t prefix = name_space == kUser ? 5 : 8;
-    if (name_space != kUser && name_space != kTrusted) return bad("a name is neither user.* nor overlayfs's mark");
+    if (name_space != kUser && name_space != kTrusted)
+      return bad("a name is neither user.* nor overlayfs's mark");
     if (length == 0 || length + prefix > kMaxAttributeName) return bad("wrong length of a name");
     std::string name(length, '\0');
     SPC_TRY(pairs_.read(std::as_writable_bytes(std::span(name))));
@@ -72,7 +73,8 @@ class Reader {
     SPC_TRY(elsewhere ? read_reference() : read_value(is_mark));
     bytes_ += head.size() + length;
     name.insert(name.begin(), static_cast<char>(name_space));
-    return names_.try_emplace(std::move(name), static_cast<std::uint32_t>(names_.size())).first->second;
+    return names_.try_emplace(std::move(name), static_cast<std::uint32_t>(names_.size()))
+        .first->second;
   }
 
   Result<void> read_value(bool is_mark) {
@@ -82,7 +84,8 @@ class Reader {
     if (size > kMaxValue) return bad("value too long");
     bytes_ += head.size() + size;
     if (is_mark) {
-      if (size != 1 || SPC_TRY(pairs_.take<1>())[0] != std::byte{'y'}) return bad("wrong value of an overlayfs mark");
+      if (size != 1 || SPC_TRY(pairs_.take<1>())[0] != std::byte{'y'})
+        return bad("wrong value of an overlayfs mark");
       return {};
     }
     if (size > 8) values_.push_back(place);
@@ -94,7 +97,8 @@ class Reader {
     Fields fields(bytes);
     const auto size = fields.take<std::uint32_t>();
     // Only longer values than a reference are shared, and they come first.
-    if (size != 8 || !std::binary_search(values_.begin(), values_.end(), fields.take<std::uint64_t>())) {
+    if (size != 8 ||
+        !std::binary_search(values_.begin(), values_.end(), fields.take<std::uint64_t>())) {
       return bad("invalid reference to a value");
     }
     bytes_ += bytes.size();
@@ -117,8 +121,10 @@ Result<Attributes> Attributes::read(LayerBytes& layer, const Layout& layout) {
   MetaStream sets(layer, layout.codec, "attributes", layout.sets.begin, layout.sets.end);
   for (std::uint32_t i = 0; i < layout.attribute_sets; ++i) {
     if (i % (kMetaBytes / 16) == 0) {
-      const auto place = SPC_TRY(number_at(layer, layout.attribute_places + i / (kMetaBytes / 16) * 8));
-      if (place != layout.sets.begin + sets.position().block) return bad("wrong position of a block");
+      const auto place =
+          SPC_TRY(number_at(layer, layout.attribute_places + i / (kMetaBytes / 16) * 8));
+      if (place != layout.sets.begin + sets.position().block)
+        return bad("wrong position of a block");
     }
     const auto description = SPC_TRY(sets.take<16>());
     attributes.hides_.push_back(SPC_TRY(reader.read_set(description)));

@@ -7,8 +7,8 @@
 
 namespace spc::verify {
 
-/// The sets of extended attributes that inodes refer to by number: user.* from images, and overlayfs's
-/// mark of an opaque directory. A set has each name once.
+/// The sets of extended attributes that inodes refer to by number: user.* from images, and
+/// overlayfs's mark of an opaque directory. A set has each name once.
 class Attributes {
  public:
   static Result<Attributes> read(LayerBytes& layer, const Layout& layout);

@@ -13,8 +13,8 @@ class BlockReader {
  public:
   explicit BlockReader(Codec codec) : codec_(codec) {}
 
-  /// Decompresses the block into the front of `into`; returns the number of bytes. A block that does not fit is refused, and with
-  /// zstd a frame that our writer does not generate.
+  /// Decompresses the block into the front of `into`; returns the number of bytes. A block that
+  /// does not fit is refused, and with zstd a frame that our writer does not generate.
   Result<std::size_t> unpack(std::span<const std::byte> block, std::span<std::byte> into);
 
  private:

@@ -10,10 +10,12 @@ constexpr std::uint32_t kNoFragment = 0xffffffff;
 
 }  // namespace
 
-DataArea::DataArea(LayerBytes& layer, const Layout& layout) : layer_(layer), layout_(layout), blocks_(layout.codec) {}
+DataArea::DataArea(LayerBytes& layer, const Layout& layout)
+    : layer_(layer), layout_(layout), blocks_(layout.codec) {}
 
 /// Of a compressed block; what its file wants where lz4 leaves it open.
-Result<std::size_t> DataArea::unpacked_size(std::uint64_t place, std::uint32_t size, std::optional<std::size_t> wanted) {
+Result<std::size_t> DataArea::unpacked_size(std::uint64_t place, std::uint32_t size,
+                                            std::optional<std::size_t> wanted) {
   if (layout_.codec == Codec::zstd) return check_frame(layer_, place, size);
   if (wanted) return *wanted;
   stored_.resize(size);
@@ -22,12 +24,15 @@ Result<std::size_t> DataArea::unpacked_size(std::uint64_t place, std::uint32_t s
   return blocks_.unpack(stored_, unpacked_);
 }
 
-/// Checks one block and gives its size unpacked. `place` must not be before the data. `wanted`: by its file.
-Result<std::size_t> DataArea::check_block(std::uint64_t place, std::uint32_t stored_size, std::optional<std::size_t> wanted) {
+/// Checks one block and gives its size unpacked. `place` must not be before the data. `wanted`: by
+/// its file.
+Result<std::size_t> DataArea::check_block(std::uint64_t place, std::uint32_t stored_size,
+                                          std::optional<std::size_t> wanted) {
   const bool as_is = (stored_size & kStoredAsIs) != 0;
   const std::uint32_t size = stored_size & ~kStoredAsIs;
   if (size == 0 || size > kBlockBytes) return refused("wrong size of a block");
-  if (place > layout_.data.end || size > layout_.data.end - place) return refused("block out of bounds");
+  if (place > layout_.data.end || size > layout_.data.end - place)
+    return refused("block out of bounds");
   if (as_is) return std::size_t{size};
   const std::size_t unpacked = SPC_TRY(unpacked_size(place, size, wanted));
   if (unpacked > kBlockBytes) return refused("a block decompresses to more than its limit");
@@ -37,13 +42,16 @@ Result<std::size_t> DataArea::check_block(std::uint64_t place, std::uint32_t sto
 
 Result<void> DataArea::check_fragments() {
   if (layout_.fragment_count == 0) return {};
-  MetaStream table(layer_, layout_.codec, "fragments", layout_.fragments.begin, layout_.fragments.end);
+  MetaStream table(layer_, layout_.codec, "fragments", layout_.fragments.begin,
+                   layout_.fragments.end);
   std::uint64_t end = layout_.data.begin;
   bool all_as_is = true;
   for (std::uint32_t i = 0; i < layout_.fragment_count; ++i) {
     if (i % (kMetaBytes / 16) == 0) {
-      const auto place = SPC_TRY(number_at(layer_, layout_.fragment_places + i / (kMetaBytes / 16) * 8));
-      if (place != layout_.fragments.begin + table.position().block) return refused("fragments: wrong position of a block");
+      const auto place =
+          SPC_TRY(number_at(layer_, layout_.fragment_places + i / (kMetaBytes / 16) * 8));
+      if (place != layout_.fragments.begin + table.position().block)
+        return refused("fragments: wrong position of a block");
     }
     const auto entry = SPC_TRY(table.take<16>());
     Fields fields(entry);
@@ -64,7 +72,8 @@ Result<void> DataArea::check_fragments() {
 Result<void> DataArea::check_part(const FileData& file) {
   if (file.start != 0 || file.holes != 0) return refused("a small file has blocks");
   if (file.size == 0) {
-    if (file.fragment != kNoFragment || file.fragment_offset != 0) return refused("an empty file has a position");
+    if (file.fragment != kNoFragment || file.fragment_offset != 0)
+      return refused("an empty file has a position");
     return {};
   }
   if (file.fragment >= fragment_sizes_.size()) return refused("a file in a missing fragment");
@@ -79,7 +88,8 @@ Result<void> DataArea::check_part(const FileData& file) {
 
 Result<void> DataArea::check_file(const FileData& file, MetaStream& inodes) {
   if (file.size < kBlockBytes) return check_part(file);
-  if (file.fragment != kNoFragment || file.fragment_offset != 0) return refused("a large file in a fragment");
+  if (file.fragment != kNoFragment || file.fragment_offset != 0)
+    return refused("a large file in a fragment");
   std::uint64_t place = file.start;
   std::uint64_t holes = 0;
   std::uint64_t left = file.size;
@@ -108,7 +118,8 @@ Result<void> DataArea::check_file(const FileData& file, MetaStream& inodes) {
 
 Result<void> DataArea::check_apart() {
   for (auto* extents : {&extents_, &parts_}) {
-    std::sort(extents->begin(), extents->end(), [](const Extent& a, const Extent& b) { return a.begin < b.begin; });
+    std::sort(extents->begin(), extents->end(),
+              [](const Extent& a, const Extent& b) { return a.begin < b.begin; });
     std::uint64_t end = 0;
     for (const Extent& extent : *extents) {
       if (extent.begin < end) return refused("two files share their data");

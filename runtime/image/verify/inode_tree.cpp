@@ -12,7 +12,8 @@ namespace {
 constexpr std::size_t kSmallestInode = 20;
 constexpr std::uint32_t kMaxHeight = 2048;  ///< no longer path can be opened
 constexpr std::uint32_t kMaxTarget = 4095;
-constexpr std::uint32_t kDots = 3;  ///< a directory's size counts its listing and this for `.` and `..`, which are not in it
+constexpr std::uint32_t kDots =
+    3;  ///< a directory's size counts its listing and this for `.` and `..`, which are not in it
 
 /// Types of inodes. The long forms say more.
 enum Type : std::uint16_t {
@@ -25,7 +26,8 @@ enum Type : std::uint16_t {
   kLongFile = 9,
 };
 
-/// Sticky and permissions: no setuid, no setgid. The type is in a field of its own, and the kernel would add another's bits.
+/// Sticky and permissions: no setuid, no setgid. The type is in a field of its own, and the kernel
+/// would add another's bits.
 constexpr std::uint16_t kPermissions = 01777;
 
 }  // namespace
@@ -66,9 +68,12 @@ class InodeTree::Order {
   }
   /// True if all is right and the directory comes next. `first`: of the inodes below it.
   bool ends_at(std::uint32_t order, std::uint32_t& first) const {
-    const std::uint32_t behind = others_ > 0 ? behind_others_ : directories_ > 0 ? behind_directories_ : order;
+    const std::uint32_t behind = others_ > 0        ? behind_others_
+                                 : directories_ > 0 ? behind_directories_
+                                                    : order;
     first = directories_ > 0 ? first_ : others_ > 0 ? first_other_ : order;
-    return right_ && behind == order && (directories_ == 0 || others_ == 0 || first_other_ == behind_directories_);
+    return right_ && behind == order &&
+           (directories_ == 0 || others_ == 0 || first_other_ == behind_directories_);
   }
   [[nodiscard]] std::uint32_t directories() const { return directories_; }
 
@@ -78,17 +83,21 @@ class InodeTree::Order {
   std::uint32_t first_ = 0, behind_directories_ = 0, first_other_ = 0, behind_others_ = 0;
 };
 
-InodeTree::InodeTree(LayerBytes& layer, const Layout& layout, DataArea& data, Attributes& attributes)
+InodeTree::InodeTree(LayerBytes& layer, const Layout& layout, DataArea& data,
+                     Attributes& attributes)
     : layout_(layout),
       data_(data),
       attributes_(attributes),
       inodes_(layer, layout.codec, "inodes", layout.inodes.begin, layout.inodes.end),
-      listings_(layer, layout.codec, "directories", layout.directories.begin, layout.directories.end) {}
+      listings_(layer, layout.codec, "directories", layout.directories.begin,
+                layout.directories.end) {}
 
 Result<void> InodeTree::check() {
   const std::uint64_t blocks = (layout_.inodes.end - layout_.inodes.begin) / 3 + 1;
-  if (layout_.inode_count > blocks * kMetaBytes / kSmallestInode) return refused("fewer inodes than stated");
-  // The system gives zeros, and memory only for what is touched: a count that is too large costs nothing.
+  if (layout_.inode_count > blocks * kMetaBytes / kSmallestInode)
+    return refused("fewer inodes than stated");
+  // The system gives zeros, and memory only for what is touched: a count that is too large costs
+  // nothing.
   known_.reset(static_cast<Inode*>(std::calloc(layout_.inode_count, sizeof(Inode))));
   if (!known_) throw std::bad_alloc();
 
@@ -116,8 +125,10 @@ Result<void> InodeTree::check_inode(std::uint32_t order) {
   const auto bytes = SPC_TRY(inodes_.take<16>());
   const Common common{Fields(bytes)};
   if (common.owner != 0 || common.group != layout_.group) return refused("its owner is not 0");
-  if ((common.mode & ~unsigned{kPermissions}) != 0) return refused("mode bits other than permissions and sticky");
-  if (common.number == 0 || common.number > layout_.inode_count) return refused("its number is too large");
+  if ((common.mode & ~unsigned{kPermissions}) != 0)
+    return refused("mode bits other than permissions and sticky");
+  if (common.number == 0 || common.number > layout_.inode_count)
+    return refused("its number is too large");
   Inode& inode = known_[common.number - 1];
   if (inode.kind != Kind::none) return refused("duplicate number");
   if (place.block > 0xffffffff) return refused("its position is too large");
@@ -142,7 +153,8 @@ Result<void> InodeTree::check_inode(std::uint32_t order) {
       inode.kind = Kind::whiteout;
       inode.link_left = Fields(fields).take<std::uint32_t>();
       const auto device = Fields(std::span(fields).subspan(4)).take<std::uint32_t>();
-      if (device != 0 || inode.link_left != 1 || common.mode != 0) return refused("a device other than a whiteout");
+      if (device != 0 || inode.link_left != 1 || common.mode != 0)
+        return refused("a device other than a whiteout");
       break;
     }
     case kFifo: {
@@ -166,7 +178,8 @@ Result<void> InodeTree::check_symlink(Inode& inode) {
   std::array<std::byte, kMaxTarget> target;
   const auto text = std::span(target).first(size);
   SPC_TRY(inodes_.read(text));
-  if (std::find(text.begin(), text.end(), std::byte{0}) != text.end()) return refused("the link's target contains NUL");
+  if (std::find(text.begin(), text.end(), std::byte{0}) != text.end())
+    return refused("the link's target contains NUL");
   return {};
 }
 
@@ -190,8 +203,8 @@ Result<void> InodeTree::check_file(Inode& inode, bool is_long) {
     file.fragment = fields.take<std::uint32_t>();
     file.fragment_offset = fields.take<std::uint32_t>();
     const auto attributes = fields.take<std::uint32_t>();
-    if (inode.link_left == 1 && attributes == kNoAttributes && file.holes == 0 && file.start <= 0xffffffff &&
-        file.size <= 0xffffffff) {
+    if (inode.link_left == 1 && attributes == kNoAttributes && file.holes == 0 &&
+        file.start <= 0xffffffff && file.size <= 0xffffffff) {
       return refused("unnecessary long form");
     }
     SPC_TRY(attributes_.use(attributes, false));
@@ -230,10 +243,11 @@ Result<InodeTree::DirectoryFields> InodeTree::read_directory(bool is_long) {
 
 /// The inode, if it says of itself what the entry says.
 Result<InodeTree::Inode*> InodeTree::named_by(const Listing::Entry& entry) {
-  if (entry.number == 0 || entry.number > layout_.inode_count) return refused("an entry refers to a missing inode");
+  if (entry.number == 0 || entry.number > layout_.inode_count)
+    return refused("an entry refers to a missing inode");
   Inode& inode = known_[entry.number - 1];
-  if (inode.kind == Kind::none || static_cast<std::uint16_t>(inode.kind) != entry.kind || inode.block != entry.block ||
-      inode.offset != entry.offset) {
+  if (inode.kind == Kind::none || static_cast<std::uint16_t>(inode.kind) != entry.kind ||
+      inode.block != entry.block || inode.offset != entry.offset) {
     return refused("an entry refers to a missing inode");
   }
   return &inode;
@@ -243,13 +257,15 @@ Result<InodeTree::Inode*> InodeTree::named_by(const Listing::Entry& entry) {
 Result<void> InodeTree::check_index(const Listing::Begin& begin, std::string_view name) {
   const auto bytes = SPC_TRY(inodes_.take<12>());
   Fields fields(bytes);
-  const bool right = fields.take<std::uint32_t>() == begin.at && fields.take<std::uint32_t>() == begin.block &&
+  const bool right = fields.take<std::uint32_t>() == begin.at &&
+                     fields.take<std::uint32_t>() == begin.block &&
                      fields.take<std::uint32_t>() == name.size() - 1;
   if (!right) return refused("its index does not match its listing");
   std::array<char, 255> found;
   const auto text = std::span(found).first(name.size());
   SPC_TRY(inodes_.read(std::as_writable_bytes(text)));
-  if (!std::equal(text.begin(), text.end(), name.begin())) return refused("its index does not match its listing");
+  if (!std::equal(text.begin(), text.end(), name.begin()))
+    return refused("its index does not match its listing");
   return {};
 }
 
@@ -271,7 +287,8 @@ Result<void> InodeTree::check_directory(Inode& inode, std::uint32_t number, bool
     }
     Inode* const child = SPC_TRY(named_by(*entry));
     if (child->kind == Kind::directory) {
-      if (child->named || child->link_left != number) return refused("names a directory that has another parent");
+      if (child->named || child->link_left != number)
+        return refused("names a directory that has another parent");
       order.directory(*child);
       inode.height = std::max(inode.height, child->height + 1);
     } else {
@@ -282,7 +299,8 @@ Result<void> InodeTree::check_directory(Inode& inode, std::uint32_t number, bool
     }
     child->named = true;
   }
-  if (is_long && indexes != directory.indexes) return refused("its index does not match its listing");
+  if (is_long && indexes != directory.indexes)
+    return refused("its index does not match its listing");
   if (directory.links != 2 + order.directories()) return refused("wrong link count");
   if (inode.height >= kMaxHeight) return refused("the directories are nested too deeply");
   if (!order.ends_at(inode.order, inode.first)) return refused("unexpected order of inodes");

@@ -13,11 +13,11 @@ namespace spc::verify {
 
 /// The inodes and listings, each read once in file order.
 ///
-/// Our writer puts an inode after everything that its listing names: a directory after its subdirectories, each with all
-/// of its content, in the order of their names; then the other entries in that order, unless already
-/// written under another name; then the directory itself. Listings are in the order of their
-/// directories. This order is checked, so there can be neither cycles, nor directories with two parents or
-/// none.
+/// Our writer puts an inode after everything that its listing names: a directory after its
+/// subdirectories, each with all of its content, in the order of their names; then the other
+/// entries in that order, unless already written under another name; then the directory itself.
+/// Listings are in the order of their directories. This order is checked, so there can be neither
+/// cycles, nor directories with two parents or none.
 class InodeTree {
  public:
   InodeTree(LayerBytes& layer, const Layout& layout, DataArea& data, Attributes& attributes);
@@ -26,7 +26,14 @@ class InodeTree {
 
  private:
   /// As listings name them.
-  enum class Kind : std::uint8_t { none = 0, directory = 1, file = 2, symlink = 3, whiteout = 5, fifo = 6 };
+  enum class Kind : std::uint8_t {
+    none = 0,
+    directory = 1,
+    file = 2,
+    symlink = 3,
+    whiteout = 5,
+    fifo = 6
+  };
 
   /// State per inode, kept small: images have millions of them.
   struct Inode {

@@ -9,7 +9,8 @@ constexpr std::uint32_t kMaxEntries = 256;
 constexpr std::size_t kMaxName = 255;
 
 bool is_legal(std::string_view name) {
-  return name != "." && name != ".." && name.find_first_of(std::string_view("/\0", 2)) == std::string_view::npos;
+  return name != "." && name != ".." &&
+         name.find_first_of(std::string_view("/\0", 2)) == std::string_view::npos;
 }
 
 }  // namespace

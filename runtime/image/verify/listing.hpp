@@ -8,8 +8,8 @@
 
 namespace spc::verify {
 
-/// One directory's entries as stored: in groups whose inodes are in one metadata block and have similar
-/// numbers. Each group has a header and is as long as possible.
+/// One directory's entries as stored: in groups whose inodes are in one metadata block and have
+/// similar numbers. Each group has a header and is as long as possible.
 class Listing {
  public:
   struct Entry {

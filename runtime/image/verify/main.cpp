@@ -1,5 +1,5 @@
-// `layer-verifier`: descriptor 3 is a layer's file, for reading. Exit status 0: accepted. 1: refused, 2: failed; both
-// with one line on descriptor 2 that says why.
+// `layer-verifier`: descriptor 3 is a layer's file, for reading. Exit status 0: accepted. 1:
+// refused, 2: failed; both with one line on descriptor 2 that says why.
 
 #include <sys/stat.h>
 #include <unistd.h>
@@ -42,7 +42,8 @@ class LayerFile : public verify::LayerBytes {
 Result<void> verify_descriptor() {
   struct stat status {};
   if (::fstat(kLayer, &status) != 0) return Error::from_errno(errno, "descriptor 3");
-  if (!S_ISREG(status.st_mode)) return Error(ErrorKind::invalid, "descriptor 3: it is not a regular file");
+  if (!S_ISREG(status.st_mode))
+    return Error(ErrorKind::invalid, "descriptor 3: it is not a regular file");
   LayerFile file(static_cast<std::uint64_t>(status.st_size));
   SPC_TRY_DURING("entering the sandbox", verify::confine(kLayer, file.size()));
   return verify_layer(file);
@@ -67,5 +68,7 @@ int main() {
     (void)spc::write_all(STDERR_FILENO,
                          spc::formatted("layer-verifier: {}\n", result.error().message()));
   // Nothing is left to run: exit handlers need calls that the sandbox forbids.
-  ::_exit(result ? spc::kAccepted : result.error().kind() == spc::ErrorKind::refused ? spc::kRefused : spc::kFailed);
+  ::_exit(result                                             ? spc::kAccepted
+          : result.error().kind() == spc::ErrorKind::refused ? spc::kRefused
+                                                             : spc::kFailed);
 }

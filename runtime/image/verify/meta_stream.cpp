@@ -9,7 +9,8 @@ namespace {
 constexpr std::size_t kMetaStoredAsIs = 0x8000;
 }
 
-MetaStream::MetaStream(LayerBytes& layer, Codec codec, const char* name, std::uint64_t begin, std::uint64_t end)
+MetaStream::MetaStream(LayerBytes& layer, Codec codec, const char* name, std::uint64_t begin,
+                       std::uint64_t end)
     : layer_(layer),
       name_(name),
       begin_(begin),
@@ -24,8 +25,10 @@ Error MetaStream::bad(const char* what) const { return refused(formatted("{}: {}
 /// Unpacks the next block.
 Result<void> MetaStream::load() {
   if (next_ == end_) return bad("truncated table");
-  if (filled_ != 0 && filled_ != kMetaBytes) return bad("a metadata block before the last one is not full");
-  const std::span stored = std::span(buffers_->stored).first(std::min<std::uint64_t>(end_ - next_, kMetaBytes + 2));
+  if (filled_ != 0 && filled_ != kMetaBytes)
+    return bad("a metadata block before the last one is not full");
+  const std::span stored =
+      std::span(buffers_->stored).first(std::min<std::uint64_t>(end_ - next_, kMetaBytes + 2));
   if (stored.size() < 3) return bad("the table ends in the middle of a metadata block");
   SPC_TRY(layer_.read(next_, stored));
   const std::size_t header = Fields(stored).take<std::uint16_t>();
@@ -59,7 +62,8 @@ Result<void> MetaStream::read(std::span<std::byte> into) {
 Result<void> MetaStream::skip(std::uint64_t count) {
   while (count > 0) {
     if (at_ == filled_) SPC_TRY(load());
-    const std::size_t step = static_cast<std::size_t>(std::min<std::uint64_t>(count, filled_ - at_));
+    const std::size_t step =
+        static_cast<std::size_t>(std::min<std::uint64_t>(count, filled_ - at_));
     at_ += step;
     count -= step;
   }

@@ -12,12 +12,12 @@ inline constexpr std::size_t kMetaBytes = 8192;
 
 /// A table stored in metadata blocks, read once from start to end.
 ///
-/// All blocks but the last are full, and they fill the table's range in the file without gaps. So whatever is read here
-/// in order is where the writer put it, and nothing is anywhere else.
+/// All blocks but the last are full, and they fill the table's range in the file without gaps. So
+/// whatever is read here in order is where the writer put it, and nothing is anywhere else.
 class MetaStream {
  public:
-  /// Of the next byte, as references in the image state it: the block's position in the table, and the
-  /// offset in it. After the last byte of a full block this is the next one.
+  /// Of the next byte, as references in the image state it: the block's position in the table, and
+  /// the offset in it. After the last byte of a full block this is the next one.
   struct Position {
     std::uint64_t block = 0;
     std::uint32_t offset = 0;
@@ -25,8 +25,10 @@ class MetaStream {
     [[nodiscard]] std::uint64_t reference() const { return block << 16U | offset; }
   };
 
-  /// `begin` and `end`: of the table in the file, within its size. `name` is for errors and outlives this.
-  MetaStream(LayerBytes& layer, Codec codec, const char* name, std::uint64_t begin, std::uint64_t end);
+  /// `begin` and `end`: of the table in the file, within its size. `name` is for errors and
+  /// outlives this.
+  MetaStream(LayerBytes& layer, Codec codec, const char* name, std::uint64_t begin,
+             std::uint64_t end);
 
   Result<void> read(std::span<std::byte> into);
   Result<void> skip(std::uint64_t count);

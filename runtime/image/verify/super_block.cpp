@@ -19,27 +19,32 @@ enum Flags : std::uint16_t {
   kCompressorOptions = 0x0400,
 };
 
-/// One metadata block that is not compressed. zstd: level 1; lz4: version 1, which is the only one, without flags.
+/// One metadata block that is not compressed. zstd: level 1; lz4: version 1, which is the only one,
+/// without flags.
 constexpr std::array<std::uint8_t, 6> kZstdOptions{0x04, 0x80, 1, 0, 0, 0};
 constexpr std::array<std::uint8_t, 10> kLz4Options{0x08, 0x80, 1, 0, 0, 0, 0, 0, 0, 0};
 std::span<const std::uint8_t> options_of(Codec codec) {
   return codec == Codec::zstd ? std::span<const std::uint8_t>(kZstdOptions) : kLz4Options;
 }
 
-/// The same for the table of owners: number 0, once or, for user and group, twice. Its place is written behind it.
+/// The same for the table of owners: number 0, once or, for user and group, twice. Its place is
+/// written behind it.
 constexpr std::array<std::uint8_t, 6> kOneOwner{0x04, 0x80, 0, 0, 0, 0};
 constexpr std::array<std::uint8_t, 10> kTwoOwners{0x08, 0x80, 0, 0, 0, 0, 0, 0, 0, 0};
 
 struct Super {
   std::uint32_t magic, inodes, date, block_size, fragments;
   std::uint16_t compressor, block_log, flags, owners, major, minor;
-  std::uint64_t root, used, owner_table, attribute_table, inode_table, directory_table, fragment_table, export_table;
+  std::uint64_t root, used, owner_table, attribute_table, inode_table, directory_table,
+      fragment_table, export_table;
 
   explicit Super(Fields fields) {
-    for (auto* number : {&magic, &inodes, &date, &block_size, &fragments}) *number = fields.take<std::uint32_t>();
-    for (auto* number : {&compressor, &block_log, &flags, &owners, &major, &minor}) *number = fields.take<std::uint16_t>();
-    for (auto* number :
-         {&root, &used, &owner_table, &attribute_table, &inode_table, &directory_table, &fragment_table, &export_table}) {
+    for (auto* number : {&magic, &inodes, &date, &block_size, &fragments})
+      *number = fields.take<std::uint32_t>();
+    for (auto* number : {&compressor, &block_log, &flags, &owners, &major, &minor})
+      *number = fields.take<std::uint16_t>();
+    for (auto* number : {&root, &used, &owner_table, &attribute_table, &inode_table,
+                         &directory_table, &fragment_table, &export_table}) {
       *number = fields.take<std::uint64_t>();
     }
   }
@@ -50,8 +55,10 @@ Error bad_super_block(const char* what) { return refused(std::string("super bloc
 Result<void> check_constants(const Super& super) {
   if (super.magic != 0x73717368) return bad_super_block("not a squashfs image");
   if (super.major != 4 || super.minor != 0) return bad_super_block("the version is not 4.0");
-  if (super.block_size != kBlockBytes || super.block_log != 17) return bad_super_block("the block size is not 128 KiB");
-  if (super.compressor != std::uint16_t(Codec::zstd) && super.compressor != std::uint16_t(Codec::lz4)) {
+  if (super.block_size != kBlockBytes || super.block_log != 17)
+    return bad_super_block("the block size is not 128 KiB");
+  if (super.compressor != std::uint16_t(Codec::zstd) &&
+      super.compressor != std::uint16_t(Codec::lz4)) {
     return bad_super_block("the compressor is neither zstd nor lz4");
   }
   if (super.owners != 1 && super.owners != 2) return bad_super_block("expected one owner, or two");
@@ -66,10 +73,12 @@ Result<void> check_constants(const Super& super) {
   return {};
 }
 
-Result<void> expect(LayerBytes& layer, std::uint64_t offset, std::span<const std::uint8_t> wanted, const char* what) {
+Result<void> expect(LayerBytes& layer, std::uint64_t offset, std::span<const std::uint8_t> wanted,
+                    const char* what) {
   std::array<std::byte, kLz4Options.size()> found{};
   SPC_TRY(layer.read(offset, std::span(found).first(wanted.size())));
-  if (!std::equal(wanted.begin(), wanted.end(), found.begin(), [](auto a, auto b) { return std::byte{a} == b; })) {
+  if (!std::equal(wanted.begin(), wanted.end(), found.begin(),
+                  [](auto a, auto b) { return std::byte{a} == b; })) {
     return refused(what);
   }
   return {};
@@ -94,7 +103,8 @@ Result<void> read_attributes(LayerBytes& layer, const Super& super, Layout& layo
     if (super.used != begin) return bad_super_block("trailing data after the owners");
     return {};
   }
-  if (super.attribute_table <= begin || super.used <= super.attribute_table || super.used - super.attribute_table < 16 + 8) {
+  if (super.attribute_table <= begin || super.used <= super.attribute_table ||
+      super.used - super.attribute_table < 16 + 8) {
     return bad_super_block("wrong position of attributes");
   }
   std::array<std::byte, 16> header{};
@@ -109,7 +119,8 @@ Result<void> read_attributes(LayerBytes& layer, const Super& super, Layout& layo
   layout.has_attributes = true;
   layout.attribute_places = super.attribute_table + 16;
   const std::uint64_t middle = SPC_TRY(number_at(layer, layout.attribute_places));
-  if (middle <= begin || middle >= super.attribute_table) return bad_super_block("wrong position of attributes");
+  if (middle <= begin || middle >= super.attribute_table)
+    return bad_super_block("wrong position of attributes");
   layout.attributes = {.begin = begin, .end = middle};
   layout.sets = {.begin = middle, .end = super.attribute_table};
   return {};
@@ -143,29 +154,35 @@ Result<Layout> Layout::read(LayerBytes& layer) {
   layout.fragments_stored_as_is = (super.flags & kFragmentsAsIs) != 0;
   layout.data = {.begin = kSuperBytes + options_of(codec).size(), .end = super.inode_table};
   layout.inodes = {.begin = super.inode_table, .end = super.directory_table};
-  const bool ascend = layout.data.begin <= super.inode_table && super.inode_table < super.directory_table &&
+  const bool ascend = layout.data.begin <= super.inode_table &&
+                      super.inode_table < super.directory_table &&
                       super.directory_table <= super.owner_table && super.owner_table <= super.used;
-  const auto list_of_owners = super.owners == 1 ? std::span<const std::uint8_t>(kOneOwner) : kTwoOwners;
-  if (!ascend || super.owner_table - super.directory_table < list_of_owners.size() || super.used - super.owner_table < 8) {
+  const auto list_of_owners =
+      super.owners == 1 ? std::span<const std::uint8_t>(kOneOwner) : kTwoOwners;
+  if (!ascend || super.owner_table - super.directory_table < list_of_owners.size() ||
+      super.used - super.owner_table < 8) {
     return bad_super_block("wrong order of tables");
   }
 
   layout.group = static_cast<std::uint16_t>(super.owners - 1);
   const std::uint64_t owners = super.owner_table - list_of_owners.size();
   SPC_TRY(expect(layer, owners, list_of_owners, "owners: an owner other than 0"));
-  if (SPC_TRY(number_at(layer, super.owner_table)) != owners) return refused("owners: wrong position of the table");
+  if (SPC_TRY(number_at(layer, super.owner_table)) != owners)
+    return refused("owners: wrong position of the table");
 
   layout.directories = {.begin = super.directory_table, .end = owners};
   if (super.fragments == 0) {
     if (super.fragment_table != kAbsent) return bad_super_block("empty fragment table");
   } else {
     const std::uint64_t list = 8 * blocks_for(super.fragments);
-    if (super.fragment_table <= super.directory_table || super.fragment_table > owners || owners - super.fragment_table != list) {
+    if (super.fragment_table <= super.directory_table || super.fragment_table > owners ||
+        owners - super.fragment_table != list) {
       return bad_super_block("wrong position of fragments");
     }
     layout.fragment_places = super.fragment_table;
     const std::uint64_t begin = SPC_TRY(number_at(layer, super.fragment_table));
-    if (begin < super.directory_table || begin >= super.fragment_table) return bad_super_block("wrong position of fragments");
+    if (begin < super.directory_table || begin >= super.fragment_table)
+      return bad_super_block("wrong position of fragments");
     layout.directories.end = begin;
     layout.fragments = {.begin = begin, .end = super.fragment_table};
   }

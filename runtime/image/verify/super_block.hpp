@@ -7,9 +7,9 @@ namespace spc::verify {
 
 inline constexpr std::uint64_t kBlockBytes = std::uint64_t{128} << 10;
 
-/// Positions of all parts. A value means: super block, compressor options, ID table, position lists and
-/// padding are exactly what our writer generates for an image of these sizes, and all ranges are in this order, within
-/// the file, without gaps.
+/// Positions of all parts. A value means: super block, compressor options, ID table, position lists
+/// and padding are exactly what our writer generates for an image of these sizes, and all ranges
+/// are in this order, within the file, without gaps.
 struct Layout {
   struct Range {
     std::uint64_t begin = 0;
@@ -18,7 +18,7 @@ struct Layout {
   Codec codec = Codec::zstd;
   std::uint32_t inode_count = 0;
   std::uint16_t group = 0;  ///< of all inodes: the place in the list of owners
-  std::uint64_t root = 0;  ///< a reference into the inode table
+  std::uint64_t root = 0;   ///< a reference into the inode table
   Range data;
   Range inodes;
   Range directories;

@@ -26,7 +26,8 @@ Result<Header> read_header(std::span<const std::byte> frame) {
     case 0x60: return Header{.content = fields.take<std::uint16_t>() + std::size_t{256}, .size = 7};
     case 0xa0: {
       const std::size_t content = fields.take<std::uint32_t>();
-      if (content < 65536 + 256) return refused("a zstd frame states its size in a longer form than needed");
+      if (content < 65536 + 256)
+        return refused("a zstd frame states its size in a longer form than needed");
       return Header{.content = content, .size = 9};
     }
     default: return refused("a zstd frame has unexpected options");
@@ -52,8 +53,10 @@ Result<std::size_t> check_frame(LayerBytes& layer, std::uint64_t place, std::uin
       SPC_TRY(layer.read(place + at, bytes));
     }
     Fields fields(bytes);
-    const std::uint32_t block = fields.take<std::uint16_t>() | std::uint32_t{fields.take<std::uint8_t>()} << 16U;
-    const std::size_t stored = (block >> 1U & 3U) == 1 ? 1 : block >> 3U;  // type 1: one byte, repeated
+    const std::uint32_t block =
+        fields.take<std::uint16_t>() | std::uint32_t{fields.take<std::uint8_t>()} << 16U;
+    const std::size_t stored =
+        (block >> 1U & 3U) == 1 ? 1 : block >> 3U;  // type 1: one byte, repeated
     at += kBlockHeader;
     if (stored > size - at) return refused("truncated zstd frame");
     at += stored;
@@ -68,11 +71,13 @@ FrameReader::FrameReader() : context_(ZSTD_createDCtx()) {
   if (!context_) throw std::bad_alloc();
 }
 
-Result<std::size_t> FrameReader::unpack(std::span<const std::byte> frame, std::span<std::byte> into) {
+Result<std::size_t> FrameReader::unpack(std::span<const std::byte> frame,
+                                        std::span<std::byte> into) {
   SpanBytes bytes(frame);
   const std::size_t content = SPC_TRY(check_frame(bytes, 0, frame.size()));
   if (content > into.size()) return refused("a block decompresses to more than its limit");
-  const std::size_t size = ZSTD_decompressDCtx(context_.get(), into.data(), content, frame.data(), frame.size());
+  const std::size_t size =
+      ZSTD_decompressDCtx(context_.get(), into.data(), content, frame.data(), frame.size());
   if (ZSTD_isError(size) != 0 || size != content) return refused("a zstd frame is damaged");
   return size;
 }

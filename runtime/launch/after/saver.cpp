@@ -27,14 +27,16 @@ bool introduce_itself(int slurmstepd) {
   return send_struct(slurmstepd, message).has_value();
 }
 
-/// The saver has ended, and that is about to be told: takes back its word that it is here, so that slurmstepd does not tell it
-/// once more. False if there is none to take: then whoever has it tells.
+/// The saver has ended, and that is about to be told: takes back its word that it is here, so that
+/// slurmstepd does not tell it once more. False if there is none to take: then whoever has it
+/// tells.
 bool take_back(int step) {
   SaveMessage message;
   return ::recv(step, &message, sizeof message, MSG_DONTWAIT) == sizeof message;
 }
 
-/// The step's record of an image that is a mere file system says nothing; what it has in files is known by now.
+/// The step's record of an image that is a mere file system says nothing; what it has in files is
+/// known by now.
 Result<UniqueFd> settings_file(const ImageSettings& image) {
   std::string records;
   add_record(records, "settings", "files");
@@ -45,30 +47,34 @@ Result<UniqueFd> settings_file(const ImageSettings& image) {
 
 }  // namespace
 
-Result<Saver> Saver::start(const StepChannel& step, const std::string& path, const std::string& name, MessageStyle style,
+Result<Saver> Saver::start(const StepChannel& step, const std::string& path,
+                           const std::string& name, MessageStyle style,
                            const std::map<std::string, std::string>& job) {
   const std::string program = own_program("save");
   if (::access(program.c_str(), X_OK) != 0) {
-    return Error::from_errno(errno, "start " + in_quotes(program)).hint("install spank-container on this node");
+    return Error::from_errno(errno, "start " + in_quotes(program))
+        .hint("install spank-container on this node");
   }
   auto [ours, theirs] = SPC_TRY(socket_pair());
   const auto cpus = job.find("SLURM_CPUS_ON_NODE");
   const std::string cpus_text = cpus == job.end() ? "0" : cpus->second;
-  const std::string shown_name = (style == MessageStyle::pyxis ? "pyxis_" : "") + (name.empty() ? step_name(job) : name);
+  const std::string shown_name =
+      (style == MessageStyle::pyxis ? "pyxis_" : "") + (name.empty() ? step_name(job) : name);
   std::vector<std::string> environment;
   if (const auto latest = job.find("SOURCE_DATE_EPOCH"); latest != job.end())
     environment = {latest->first + "=" + latest->second};
-  // A child of slurmstepd, not of the task, which could wait for it: and Slurm signals only its own children when it begins
-  // to cancel a step, before it kills.
+  // A child of slurmstepd, not of the task, which could wait for it: and Slurm signals only its own
+  // children when it begins to cancel a step, before it kills.
   const int slurmstepd = step.save.get();
-  auto started = Child::start({.path = program,
-                               .arguments = {"save", path, shown_name, cpus_text, message_prefix(style)},
-                               .environment = std::move(environment),
-                               .descriptors = {{slurmstepd, kSaveSocket}, {theirs.get(), kSaveTaskSocket}},
-                               .death_signal = 0,
-                               .group = Program::Group::session,
-                               .parent = ChildOf::our_parent,
-                               .prepare = [slurmstepd] { return introduce_itself(slurmstepd); }});
+  auto started =
+      Child::start({.path = program,
+                    .arguments = {"save", path, shown_name, cpus_text, message_prefix(style)},
+                    .environment = std::move(environment),
+                    .descriptors = {{slurmstepd, kSaveSocket}, {theirs.get(), kSaveTaskSocket}},
+                    .death_signal = 0,
+                    .group = Program::Group::session,
+                    .parent = ChildOf::our_parent,
+                    .prepare = [slurmstepd] { return introduce_itself(slurmstepd); }});
   if (!started) {
     take_back(step.step.get());  // it may have come as far as that
     return std::move(started).error().during("start the saver");
@@ -88,7 +94,8 @@ Result<Saver> Saver::start(const StepChannel& step, const std::string& path, con
 }
 
 /// If the saver has ended: an Error only if nobody else tells it.
-Result<void> Saver::give(int root, int record, const ImageSettings& settings, const std::string& image) {
+Result<void> Saver::give(int root, int record, const ImageSettings& settings,
+                         const std::string& image) {
   const UniqueFd line = std::move(line_);
   UniqueFd in_files;
   if (settings.in_files) in_files = SPC_TRY(settings_file(settings));
@@ -97,7 +104,8 @@ Result<void> Saver::give(int root, int record, const ImageSettings& settings, co
   message.text.set(image);
   const int passed[] = {root, record, in_files.get()};
   SaveMessage known{.kind = SaveMessageKind::known};
-  const bool is_given = send_struct(line.get(), message, std::span(passed, in_files ? 3 : 2)).has_value();
+  const bool is_given =
+      send_struct(line.get(), message, std::span(passed, in_files ? 3 : 2)).has_value();
   const bool is_known = is_given && (image.empty() || receive_struct(line.get(), known));
   if (known.kind == SaveMessageKind::failed) return known.error.error();
   if (is_known || !take_back(step_)) return {};

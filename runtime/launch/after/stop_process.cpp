@@ -31,7 +31,8 @@ class StepdLog final : public Log {
  public:
   explicit StepdLog(int stepd) : stepd_(stepd) {}
   void write(LogLevel level, std::string_view line) noexcept override {
-    const std::string prefix = level == LogLevel::warning ? "spank-container: warning: " : "spank-container: ";
+    const std::string prefix =
+        level == LogLevel::warning ? "spank-container: warning: " : "spank-container: ";
     say(stepd_, prefix + std::string(line), SaveMessageKind::progress);
   }
 
@@ -39,8 +40,9 @@ class StepdLog final : public Log {
   int stepd_;
 };
 
-/// Passes on what slurmstepd, the tasks and `save` say to each other, until all tasks have ended and `save` is done. False if
-/// slurmstepd is gone. `lost`: `save` was here and has ended without its last word.
+/// Passes on what slurmstepd, the tasks and `save` say to each other, until all tasks have ended
+/// and `save` is done. False if slurmstepd is gone. `lost`: `save` was here and has ended without
+/// its last word.
 bool wait_for_the_end(int stepd, int save, bool& lost) {
   bool has_save = false;
   bool ended = false;
@@ -71,12 +73,14 @@ bool wait_for_the_end(int stepd, int save, bool& lost) {
 }
 
 /// In the child: keeps three descriptors, at 3 to 5, and nothing else of the task's.
-[[noreturn]] void live(int stepd, int save, int confirmation, const std::function<void(Log&)>& stop) {
+[[noreturn]] void live(int stepd, int save, int confirmation,
+                       const std::function<void(Log&)>& stop) {
   ::setsid();
   ::prctl(PR_SET_NAME, "hooks");
   ::prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0);
   // What ends the step's tasks lets it come to its end; what kills the step kills it, too.
-  for (const int number : {SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGPIPE, SIGUSR1, SIGUSR2}) ::signal(number, SIG_IGN);
+  for (const int number : {SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGPIPE, SIGUSR1, SIGUSR2})
+    ::signal(number, SIG_IGN);
   if (!give_up_privilege()) ::_exit(126);
   SaveMessage message;
   message.kind = SaveMessageKind::started;
@@ -115,7 +119,9 @@ Result<StopProcess> StopProcess::start(const StepChannel& step, std::function<vo
   StopProcess process;
   process.confirmation_.reset(ends[1]);
   // A child of slurmstepd, as `save` is.
-  const auto begin = [&]() -> int { live(step.save.get(), line.second.get(), confirmed.get(), stop); };
+  const auto begin = [&]() -> int {
+    live(step.save.get(), line.second.get(), confirmed.get(), stop);
+  };
   SPC_TRY(Child::run(begin, "run stop hooks", 0, ChildOf::our_parent));
   process.of_save_.save = std::move(line.first);
   return process;

@@ -52,10 +52,12 @@ HookRunner::~HookRunner() { end_descendants(-1); }
 Result<void> HookRunner::answer_at(const std::string& path, MountFor mount, int step) {
   sockaddr_un address{};
   address.sun_family = AF_UNIX;
-  if (path.size() >= sizeof address.sun_path) return Error::from_errno(ENAMETOOLONG, "make socket " + in_quotes(path));
+  if (path.size() >= sizeof address.sun_path)
+    return Error::from_errno(ENAMETOOLONG, "make socket " + in_quotes(path));
   path.copy(address.sun_path, path.size());
   listener_.reset(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-  if (!listener_ || ::bind(listener_.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0 ||
+  if (!listener_ ||
+      ::bind(listener_.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0 ||
       ::listen(listener_.get(), kMostConnections) != 0) {
     return Error::from_errno(errno, "make socket " + in_quotes(path));
   }
@@ -73,8 +75,10 @@ Result<void> HookRunner::run(const std::string& name, const std::vector<std::str
   SPC_TRY(serve(running));
   const ExitStatus status = running.child.wait();
   read_lines(running);
-  if (status.signalled()) return failure(running, "was killed by signal " + std::to_string(status.signal()));
-  if (!status.success()) return failure(running, "exited with return code " + std::to_string(status.code()));
+  if (status.signalled())
+    return failure(running, "was killed by signal " + std::to_string(status.signal()));
+  if (!status.success())
+    return failure(running, "exited with return code " + std::to_string(status.code()));
   return {};
 }
 
@@ -112,10 +116,11 @@ Result<void> HookRunner::start(Running& running, const std::vector<std::string>&
 Result<void> HookRunner::serve(Running& running) {
   const std::uint64_t end = now_us() + std::uint64_t{seconds_} * 1'000'000;
   for (bool silent = false;;) {
-    std::vector<pollfd> events = {{running.child.watch(), POLLIN, 0},
-                                  {silent ? -1 : running.output.get(), POLLIN, 0},
-                                  {step_, 0, 0},
-                                  {connections_.size() < kMostConnections ? listener_.get() : -1, POLLIN, 0}};
+    std::vector<pollfd> events = {
+        {running.child.watch(), POLLIN, 0},
+        {silent ? -1 : running.output.get(), POLLIN, 0},
+        {step_, 0, 0},
+        {connections_.size() < kMostConnections ? listener_.get() : -1, POLLIN, 0}};
     const std::size_t fixed = events.size();
     for (const UniqueFd& connection : connections_) events.push_back({connection.get(), POLLIN, 0});
     const std::uint64_t moment = now_us();
@@ -180,7 +185,9 @@ void HookRunner::answer(std::size_t connection) {
   const auto descriptors = receive_struct(socket, request, 2);
   const bool tmpfs = (request.flags & TaskMessage::source_tmpfs) != 0;
   // The builder takes paths only, and gives the container up for anything else.
-  const auto is_path = [](const UniqueFd& file) { return (::fcntl(file.get(), F_GETFL) & O_PATH) != 0; };
+  const auto is_path = [](const UniqueFd& file) {
+    return (::fcntl(file.get(), F_GETFL) & O_PATH) != 0;
+  };
   bool good = descriptors && descriptors->size() == (tmpfs ? 1 : 2) &&
               std::ranges::all_of(*descriptors, is_path);
   if (good) {

@@ -12,8 +12,8 @@
 
 namespace spc {
 
-/// Runs programs that may hang, print without end, and leave processes behind. The calling process becomes a
-/// subreaper and must have no other children. Meanwhile it serves their mount requests.
+/// Runs programs that may hang, print without end, and leave processes behind. The calling process
+/// becomes a subreaper and must have no other children. Meanwhile it serves their mount requests.
 class HookRunner {
  public:
   /// The programs' environment, NAME=VALUE, and their time limit.
@@ -29,8 +29,8 @@ class HookRunner {
   /// The programs keep the capabilities of the calling process.
   void keep_capabilities() { keeps_capabilities_ = true; }
 
-  /// Runs a program until it exits; an error has its name, its kind and its status. Lines of its standard error go to the log;
-  /// its standard output is discarded.
+  /// Runs a program until it exits; an error has its name, its kind and its status. Lines of its
+  /// standard error go to the log; its standard output is discarded.
   Result<void> run(const std::string& name, const std::vector<std::string>& arguments);
 
  private:

@@ -14,14 +14,16 @@ namespace spc {
 namespace {
 
 std::uint32_t source_flags_of(const MountEdit& mount) {
-  return (mount.read_only ? TaskMessage::source_read_only : 0U) | (mount.no_exec ? TaskMessage::source_no_exec : 0U);
+  return (mount.read_only ? TaskMessage::source_read_only : 0U) |
+         (mount.no_exec ? TaskMessage::source_no_exec : 0U);
 }
 
 /// The index of the mount target, or -1 for an optional source that cannot be opened.
 Result<int> add_hook_mount(HostSide& side, const HookContext& context, const MountEdit& mount) {
   if (mount.source.empty()) {
     add_tmpfs(side, mount.target, source_flags_of(mount), mount.size, {}, mount.target);
-  } else if (auto added = add_source(side, context.host_root + mount.source, mount.target, source_flags_of(mount), mount.target);
+  } else if (auto added = add_source(side, context.host_root + mount.source, mount.target,
+                                     source_flags_of(mount), mount.target);
              !added) {
     if (mount.optional) return -1;
     return std::move(added).error();
@@ -34,26 +36,31 @@ Result<void> add_devices(HostSide& side, const HookContext& context, const Edits
   for (const DeviceEdit& device : edits.devices) {
     const std::string source = device.source.empty() ? device.path : device.source;
     const bool is_there = side.root.dev_targets == 0 || has_target(side, device.path);
-    if (source == device.path && context.host_root.empty() && is_there) continue;  // /dev is the host's, or has it
+    if (source == device.path && context.host_root.empty() && is_there)
+      continue;  // /dev is the host's, or has it
     auto added = add_source(side, context.host_root + source, device.path, 0, device.path);
     if (!added && !device.optional) return std::move(added).error();
   }
   return {};
 }
 
-/// The index of the mount target, or -1 if there is no such node. It is covered by itself, without devices: it keeps its type,
-/// number, owner and mode, as what drivers' libraries check first, and open(2) fails with EACCES.
+/// The index of the mount target, or -1 if there is no such node. It is covered by itself, without
+/// devices: it keeps its type, number, owner and mode, as what drivers' libraries check first, and
+/// open(2) fails with EACCES.
 Result<int> deny_device(HostSide& side, const HookContext& context, const std::string& node) {
   const std::string source = context.host_root + node;
   if (::access(source.c_str(), F_OK) != 0) return -1;
   if (side.root.dev_targets != 0 && !has_target(side, node)) return -1;
-  SPC_TRY(add_source(side, source, node, TaskMessage::source_read_only | TaskMessage::source_no_devices, node));
+  SPC_TRY(add_source(side, source, node,
+                     TaskMessage::source_read_only | TaskMessage::source_no_devices, node));
   return static_cast<int>(side.root.targets.size()) - 1;
 }
 
 void add_to(RootSetup& root, Edits edits) {
-  for (SymlinkEdit& link : edits.symlinks) root.links.push_back({std::move(link.path), std::move(link.target)});
-  for (FileEdit& file : edits.files) root.files.push_back({std::move(file.path), std::move(file.content), file.mode});
+  for (SymlinkEdit& link : edits.symlinks)
+    root.links.push_back({std::move(link.path), std::move(link.target)});
+  for (FileEdit& file : edits.files)
+    root.files.push_back({std::move(file.path), std::move(file.content), file.mode});
   std::ranges::move(edits.directories, std::back_inserter(root.directories));
 }
 
@@ -88,10 +95,13 @@ Result<void> PreparedHooks::create_on_host(TaskHooks& hooks, const ContainerSpec
   return hooks.hooks_.create_on_host(hooks.context_, outcomes_);
 }
 
-Result<TaskEdits> PreparedHooks::create(TaskHooks& hooks, const ContainerSpec& spec, RootSetup& root) {
+Result<TaskEdits> PreparedHooks::create(TaskHooks& hooks, const ContainerSpec& spec,
+                                        RootSetup& root) {
   hooks.tell_of_image(spec);
   SPC_TRY(hooks.hooks_.create(hooks.context_, outcomes_));
-  const auto is_shadow = [](const StepHooks::Outcome& outcome) { return outcome.hook == shadow_hook.name; };
+  const auto is_shadow = [](const StepHooks::Outcome& outcome) {
+    return outcome.hook == shadow_hook.name;
+  };
   if (std::ranges::none_of(outcomes_, is_shadow)) {
     root.passwd_entry.clear();
     root.shadow_entry.clear();
@@ -128,7 +138,8 @@ Result<void> PreparedHooks::add_files(const HookContext& context, RootSetup& roo
     std::ranges::move(edits.library_directories, std::back_inserter(directories));
     add_to(root, edits);
   }
-  Edits edits = SPC_TRY_DURING("update the loader's cache", loader_edits(context, libraries, directories));
+  Edits edits =
+      SPC_TRY_DURING("update the loader's cache", loader_edits(context, libraries, directories));
   add_to(root, edits);
   if (edits != Edits()) outcomes_.push_back({"loader", std::move(edits)});
   return {};
@@ -153,7 +164,8 @@ TaskEdits PreparedHooks::for_tasks(const TaskHooks& hooks) const {
     kept.warnings = edits.warnings;
     if (kept != Edits()) task.of_hooks.emplace_back(hook, std::move(kept));
   }
-  task.of_hooks.insert(task.of_hooks.end(), of_shell_hooks_.of_hooks.begin(), of_shell_hooks_.of_hooks.end());
+  task.of_hooks.insert(task.of_hooks.end(), of_shell_hooks_.of_hooks.begin(),
+                       of_shell_hooks_.of_hooks.end());
   task.took = hooks.hooks_.durations();
   return task;
 }

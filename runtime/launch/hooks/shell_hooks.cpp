@@ -26,21 +26,26 @@ namespace {
 
 constexpr std::size_t kMostOfFile = 4 << 20;
 
-/// What decides about the code that a program executes; and, as pyxis, what is not the same for all tasks.
+/// What decides about the code that a program executes; and, as pyxis, what is not the same for all
+/// tasks.
 bool is_left_out(std::string_view name) {
-  constexpr std::array<std::string_view, 9> kNames{"BASH_ENV",       "ENV",          "GCONV_PATH",
-                                                   "GLIBC_TUNABLES", "SLURM_PROCID", "SLURM_LOCALID",
-                                                   "SLURM_TASK_PID", "PMIX_RANK",    "PMI_FD"};
+  constexpr std::array<std::string_view, 9> kNames{
+      "BASH_ENV",       "ENV",          "GCONV_PATH",
+      "GLIBC_TUNABLES", "SLURM_PROCID", "SLURM_LOCALID",
+      "SLURM_TASK_PID", "PMIX_RANK",    "PMI_FD"};
   if (name.starts_with("LD_") || name.starts_with("BASH_FUNC_")) return true;
   return std::find(kNames.begin(), kNames.end(), name) != kNames.end();
 }
 
-Variables environment_of_hooks(const ShellHookPlace& place, const ShellHookStart& start, const Variables& settings) {
+Variables environment_of_hooks(const ShellHookPlace& place, const ShellHookStart& start,
+                               const Variables& settings) {
   Variables environment;
   for (const auto& [name, value] : start.job) {
     if (!is_left_out(name) && !name.starts_with("ENROOT_")) environment[name] = value;
   }
-  const auto set = [&](const char* name, const std::string& value) { environment.try_emplace(name, value); };
+  const auto set = [&](const char* name, const std::string& value) {
+    environment.try_emplace(name, value);
+  };
   for (const auto& [name, value] : settings) {
     if (is_on_for_enroot(value)) environment[name] = value;  // as enroot: what says no is not set
   }
@@ -81,21 +86,24 @@ Variables as_map(const std::vector<std::string>& list) {
   Variables variables;
   for (const std::string& variable : list) {
     const auto equals = variable.find('=');
-    if (equals != std::string::npos) variables[variable.substr(0, equals)] = variable.substr(equals + 1);
+    if (equals != std::string::npos)
+      variables[variable.substr(0, equals)] = variable.substr(equals + 1);
   }
   return variables;
 }
 
 /// Anything but a regular file is empty: a hook may have put something else there.
 Result<std::string> file_text(const UniqueFd& directory, const char* name) {
-  const UniqueFd file(::openat(directory.get(), name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
+  const UniqueFd file(
+      ::openat(directory.get(), name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
   struct stat status {};
   if (!file || ::fstat(file.get(), &status) != 0 || !S_ISREG(status.st_mode)) return std::string();
   return read_file(file.get(), kMostOfFile);
 }
 
 Result<void> write_text(const std::string& path, const std::string& text) {
-  const UniqueFd file(::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0644));
+  const UniqueFd file(
+      ::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0644));
   if (!file) return Error::from_errno(errno, "make " + in_quotes(path));
   return write_all(file.get(), text);
 }
@@ -134,7 +142,8 @@ class ChildsAnswer {
     if (!read) return read.error();
     const std::string_view text = *read;
     if (text.starts_with(kDone)) return TaskEdits::parse(text.substr(1));
-    return Error(ErrorKind::invalid, text.empty() ? "hooks: the hook runner exited unexpectedly" : std::string(text.substr(1)));
+    return Error(ErrorKind::invalid, text.empty() ? "hooks: the hook runner exited unexpectedly"
+                                                  : std::string(text.substr(1)));
   }
 
  private:
@@ -154,14 +163,17 @@ int mount_by(int builder, const HookMountRequest& request, const std::vector<Uni
   message.source_flags = request.flags & ~TaskMessage::source_squashfs;
   message.size = request.size;
   std::array<int, 2> passed{opened[0].get(), opened.size() == 2 ? opened[1].get() : -1};
-  if (!send_struct(builder, message, std::span(passed.data(), opened.size())) || !receive_struct(builder, message)) return EIO;
+  if (!send_struct(builder, message, std::span(passed.data(), opened.size())) ||
+      !receive_struct(builder, message))
+    return EIO;
   return message.error;
 }
 
 }  // namespace
 
-Result<TaskEdits> run_shell_hooks(const std::vector<ShellHook>& hooks, const ShellHookPlace& place, const ShellHookStart& start,
-                                  Log& log, const std::function<Result<void>(HookRunner&)>& prepare) {
+Result<TaskEdits> run_shell_hooks(const std::vector<ShellHook>& hooks, const ShellHookPlace& place,
+                                  const ShellHookStart& start, Log& log,
+                                  const std::function<Result<void>(HookRunner&)>& prepare) {
   if (::chdir(place.workdir.c_str()) != 0) [[maybe_unused]]
     const int root = ::chdir("/");
   const auto settings = SPC_TRY(enroot_settings(start.job));
@@ -183,12 +195,14 @@ Result<TaskEdits> run_shell_hooks(const std::vector<ShellHook>& hooks, const She
     }
     const std::string mounts = environment["ENROOT_MOUNTS"];
     if (!SPC_TRY(file_text(directory, "fstab")).empty()) {
-      SPC_TRY(runner.run("mounts", {own_program("enroot/enroot-mount"), "--root", place.root, mounts}));
+      SPC_TRY(
+          runner.run("mounts", {own_program("enroot/enroot-mount"), "--root", place.root, mounts}));
     }
   }
   const Variables old = as_map(parse_environment_file(before));
   Edits::Environment changed;
-  for (const auto& [name, value] : as_map(parse_environment_file(SPC_TRY(file_text(directory, "environment"))))) {
+  for (const auto& [name, value] :
+       as_map(parse_environment_file(SPC_TRY(file_text(directory, "environment"))))) {
     const auto found = old.find(name);
     if (found == old.end() || found->second != value) changed.set[name] = value;
   }
@@ -196,22 +210,27 @@ Result<TaskEdits> run_shell_hooks(const std::vector<ShellHook>& hooks, const She
   return edits;
 }
 
-Result<TaskEdits> run_shell_hooks_in_step(const std::vector<ShellHook>& hooks, const ShellHookStart& start,
-                                          std::vector<UniqueFd>& descriptors, RootSetup& setup, int builder, Log& log) {
+Result<TaskEdits> run_shell_hooks_in_step(const std::vector<ShellHook>& hooks,
+                                          const ShellHookStart& start,
+                                          std::vector<UniqueFd>& descriptors, RootSetup& setup,
+                                          int builder, Log& log) {
   if (descriptors.size() != 4) return Error(ErrorKind::internal, "no namespace for hooks");
   const auto answer = SPC_TRY(ChildsAnswer::make());
   const ShellHookPlace place{SPC_RUN_DIR "/root", SPC_RUN_DIR "/hooks", work_directory()};
   const int root = descriptors[2].get();
   const auto inside = [&]() -> Result<void> {
-    const auto open_directory = [&](const std::string& path) { return open_in_root(root, path, MakeTarget::directory); };
+    const auto open_directory = [&](const std::string& path) {
+      return open_in_root(root, path, MakeTarget::directory);
+    };
     const auto mount = [&](const HookMountRequest& request, const std::vector<UniqueFd>& opened) {
       return mount_by(builder, request, opened);
     };
     auto ready = attach_host_trees(setup, open_directory, attach_by(builder));
-    return answer.give(!ready ? Result<TaskEdits>(ready.error())
-                              : run_shell_hooks(hooks, place, start, log, [&](HookRunner& runner) {
-                                  return runner.answer_at(place.directory + "/mounts", mount, builder);
-                                }));
+    return answer.give(!ready
+                           ? Result<TaskEdits>(ready.error())
+                           : run_shell_hooks(hooks, place, start, log, [&](HookRunner& runner) {
+                               return runner.answer_at(place.directory + "/mounts", mount, builder);
+                             }));
   };
   SPC_TRY(visit_root(descriptors[0].get(), inside));
   auto edits = SPC_TRY(answer.take());
@@ -222,16 +241,20 @@ Result<TaskEdits> run_shell_hooks_in_step(const std::vector<ShellHook>& hooks, c
   return edits;
 }
 
-Result<TaskEdits> run_shell_hooks_alone(const std::vector<ShellHook>& hooks, const std::string& root,
-                                        const std::string& directory, const ShellHookStart& start, Log& log) {
-  if (::mkdir(directory.c_str(), 0700) != 0) return Error::from_errno(errno, "make a directory for hooks");
+Result<TaskEdits> run_shell_hooks_alone(const std::vector<ShellHook>& hooks,
+                                        const std::string& root, const std::string& directory,
+                                        const ShellHookStart& start, Log& log) {
+  if (::mkdir(directory.c_str(), 0700) != 0)
+    return Error::from_errno(errno, "make a directory for hooks");
   const auto answer = SPC_TRY(ChildsAnswer::make());
   const ShellHookPlace place{root, directory, work_directory()};
   const auto keep = [](HookRunner& runner) -> Result<void> {
     runner.keep_capabilities();
     return {};
   };
-  const auto run = [&] { return answer.give(run_shell_hooks(hooks, place, start, log, keep)) ? 0 : 1; };
+  const auto run = [&] {
+    return answer.give(run_shell_hooks(hooks, place, start, log, keep)) ? 0 : 1;
+  };
   SPC_TRY(Child::run(run, "run hooks")).wait();
   return answer.take();
 }

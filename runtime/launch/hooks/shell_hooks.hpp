@@ -31,17 +31,24 @@ struct ShellHookStart {
   const ContainerSpec& spec;
 };
 
-/// Runs the hooks in order, then mounts what they wrote to ENROOT_MOUNTS. Returns what they wrote to
-/// ENROOT_ENVIRON. The calling process must see the host and the container's root; `prepare` completes the runner.
-Result<TaskEdits> run_shell_hooks(const std::vector<ShellHook>& hooks, const ShellHookPlace& place, const ShellHookStart& start,
-                                  Log& log, const std::function<Result<void>(HookRunner&)>& prepare);
+/// Runs the hooks in order, then mounts what they wrote to ENROOT_MOUNTS. Returns what they wrote
+/// to ENROOT_ENVIRON. The calling process must see the host and the container's root; `prepare`
+/// completes the runner.
+Result<TaskEdits> run_shell_hooks(const std::vector<ShellHook>& hooks, const ShellHookPlace& place,
+                                  const ShellHookStart& start, Log& log,
+                                  const std::function<Result<void>(HookRunner&)>& prepare);
 
-/// The leader's part in a step, after the builder's message `hooks`, with these descriptors: runs them in a child.
-Result<TaskEdits> run_shell_hooks_in_step(const std::vector<ShellHook>& hooks, const ShellHookStart& start,
-                                          std::vector<UniqueFd>& descriptors, RootSetup& setup, int builder, Log& log);
+/// The leader's part in a step, after the builder's message `hooks`, with these descriptors: runs
+/// them in a child.
+Result<TaskEdits> run_shell_hooks_in_step(const std::vector<ShellHook>& hooks,
+                                          const ShellHookStart& start,
+                                          std::vector<UniqueFd>& descriptors, RootSetup& setup,
+                                          int builder, Log& log);
 
-/// Without a step: in a child with the capabilities of the calling process, which mounts itself. `directory` is created.
-Result<TaskEdits> run_shell_hooks_alone(const std::vector<ShellHook>& hooks, const std::string& root,
-                                        const std::string& directory, const ShellHookStart& start, Log& log);
+/// Without a step: in a child with the capabilities of the calling process, which mounts itself.
+/// `directory` is created.
+Result<TaskEdits> run_shell_hooks_alone(const std::vector<ShellHook>& hooks,
+                                        const std::string& root, const std::string& directory,
+                                        const ShellHookStart& start, Log& log);
 
 }  // namespace spc

@@ -32,16 +32,20 @@ constexpr std::array<Limit, 8> kLimits{{{"memlock", RLIMIT_MEMLOCK},
 void set_limit(const LimitEdit& edit) {
   for (const auto& [name, resource] : kLimits) {
     rlimit limit{};
-    if (name != edit.name || ::getrlimit(static_cast<__rlimit_resource>(resource), &limit) != 0) continue;
-    limit.rlim_cur = std::min<rlim_t>(edit.soft == UINT64_MAX ? RLIM_INFINITY : edit.soft, limit.rlim_max);
+    if (name != edit.name || ::getrlimit(static_cast<__rlimit_resource>(resource), &limit) != 0)
+      continue;
+    limit.rlim_cur =
+        std::min<rlim_t>(edit.soft == UINT64_MAX ? RLIM_INFINITY : edit.soft, limit.rlim_max);
     ::setrlimit(static_cast<__rlimit_resource>(resource), &limit);
   }
 }
 
-/// What the user has given, or kept, with --container-env is his; of the rest the hook's word counts.
+/// What the user has given, or kept, with --container-env is his; of the rest the hook's word
+/// counts.
 bool is_free(const Environment& environment, const std::string& name) {
   const auto found = environment.find(name);
-  return found == environment.end() || (found->second.origin != Origin::kept && found->second.origin != Origin::option);
+  return found == environment.end() ||
+         (found->second.origin != Origin::kept && found->second.origin != Origin::option);
 }
 
 void change(Environment& environment, const Edits::Environment& edits) {
@@ -71,13 +75,15 @@ HookContext::Variables values_of(const Environment& environment) {
 
 std::string name_in_errors(const std::string& hook) { return "hook " + hook; }
 
-HookContext hook_context(const LaunchRequest& request, const std::map<std::string, std::string>& job_environment,
+HookContext hook_context(const LaunchRequest& request,
+                         const std::map<std::string, std::string>& job_environment,
                          const SitePolicy& site) {
   HookContext context;
   context.job = job_environment;
   // A script that was submitted by a task of a step has that step's variables, and is none of it.
   if (!request.batch_script.empty())
-    std::erase_if(context.job, [](const auto& variable) { return variable.first.starts_with("SLURM_STEP"); });
+    std::erase_if(context.job,
+                  [](const auto& variable) { return variable.first.starts_with("SLURM_STEP"); });
   for (const auto& [key, value] : site.records()) context.settings.emplace(key, value);
   context.uid = ::geteuid();
   context.gid = ::getegid();
@@ -85,7 +91,8 @@ HookContext hook_context(const LaunchRequest& request, const std::map<std::strin
   context.devices = request.devices;
   context.mpi = request.mpi;
   context.command = request.command;
-  context.has_bind_mounts = std::ranges::any_of(request.mounts, [](const auto& m) { return m.kind == MountSpec::Kind::bind; });
+  context.has_bind_mounts = std::ranges::any_of(
+      request.mounts, [](const auto& m) { return m.kind == MountSpec::Kind::bind; });
   context.image_name = without_secrets(request.image);
   context.remap_root = request.remap_root.value_or(false);
   context.own_net = (request.namespaces & own_net) != 0;
@@ -120,7 +127,8 @@ Result<TaskHooks> TaskHooks::find_for_task(HookContext context, const TaskEdits&
   return TaskHooks(std::move(context), std::move(hooks));
 }
 
-TaskHooks TaskHooks::inside(HookContext context, const TaskEdits& edits, const TaskEdits& said, Log& log) {
+TaskHooks TaskHooks::inside(HookContext context, const TaskEdits& edits, const TaskEdits& said,
+                            Log& log) {
   std::vector<StepHooks::Outcome> outcomes;
   for (const auto& [hook, of_hook] : said.of_hooks) outcomes.push_back({hook, of_hook});
   auto hooks = StepHooks::inside(context, log, edits.off, outcomes);
@@ -130,7 +138,8 @@ TaskHooks TaskHooks::inside(HookContext context, const TaskEdits& edits, const T
 Result<TaskEdits> TaskHooks::said_on_host(const ContainerSpec& spec) {
   tell_of_image(spec);
   TaskEdits said;
-  for (auto& [hook, edits] : SPC_TRY(hooks_.said_on_host(context_))) said.of_hooks.emplace_back(hook, std::move(edits));
+  for (auto& [hook, edits] : SPC_TRY(hooks_.said_on_host(context_)))
+    said.of_hooks.emplace_back(hook, std::move(edits));
   return said;
 }
 
@@ -142,14 +151,17 @@ Result<void> TaskHooks::before_entering(const ContainerSpec& spec) {
 void TaskHooks::tell_of_image(const ContainerSpec& spec) {
   for (const std::string& variable : spec.settings.environment) {
     const auto equals = variable.find('=');
-    if (equals != std::string::npos && equals != 0) context_.image[variable.substr(0, equals)] = variable.substr(equals + 1);
+    if (equals != std::string::npos && equals != 0)
+      context_.image[variable.substr(0, equals)] = variable.substr(equals + 1);
   }
   context_.image_name = spec.image;
   if (spec.manifest) context_.image_digest = spec.manifest->str();
   context_.user = spec.user.name;
   context_.home = spec.user.home;
   context_.open_in_image = [](const char* path, int flags) {
-    return open_inside(path, (flags & O_PATH) != 0 ? flags : flags | O_NONBLOCK);  // the kernel takes no more beside O_PATH
+    return open_inside(path, (flags & O_PATH) != 0
+                                 ? flags
+                                 : flags | O_NONBLOCK);  // the kernel takes no more beside O_PATH
   };
 }
 
@@ -166,8 +178,8 @@ std::string TaskHooks::timing(const TaskEdits& edits) const {
     if (microseconds >= slowest.second) slowest = {hook, microseconds};
   }
   if (slowest.first.empty()) return "";
-  return "hooks took " + std::to_string(sum) + " us, longest " + slowest.first + " with " + std::to_string(slowest.second) +
-         " us";
+  return "hooks took " + std::to_string(sum) + " us, longest " + slowest.first + " with " +
+         std::to_string(slowest.second) + " us";
 }
 
 Result<void> TaskHooks::apply(const TaskEdits& edits, ContainerSpec& spec, Log& log) {
@@ -182,7 +194,8 @@ Result<void> TaskHooks::apply(const TaskEdits& edits, ContainerSpec& spec, Log& 
       spec.hooks.emplace_back(hook, note);
     }
   };
-  // Also what was found once for all: the user hears of one task only, and that need not be the one that prepared.
+  // Also what was found once for all: the user hears of one task only, and that need not be the one
+  // that prepared.
   for (const auto& [hook, of_hook] : edits.of_hooks) apply_one(hook, of_hook);
 
   spec.hook_origins = hooks_.origins();

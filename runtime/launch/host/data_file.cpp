@@ -17,7 +17,8 @@ namespace {
 
 Error cannot_open(int err, const std::string& path) {
   auto error = Error::from_errno(err, "open mount source " + in_quotes(path));
-  if (err == ENOENT) return std::move(error).hint("the source must exist on every node of the step");
+  if (err == ENOENT)
+    return std::move(error).hint("the source must exist on every node of the step");
   return std::move(error).hint("it is opened with the user's permissions on the node");
 }
 
@@ -43,7 +44,8 @@ Result<UniqueFd> open_data_file(const std::string& path) {
                  formatted("open mount source {}: not a squashfs", in_quotes(path)))
         .hint("create one: mksquashfs DIRECTORY FILE.sqsh");
   }
-  SPC_TRY_DURING("open mount source " + in_quotes(path), parse_squashfs_super(bytes, static_cast<std::uint64_t>(status.st_size)));
+  SPC_TRY_DURING("open mount source " + in_quotes(path),
+                 parse_squashfs_super(bytes, static_cast<std::uint64_t>(status.st_size)));
   return file;
 }
 
@@ -51,7 +53,8 @@ Result<void> refuse_fuse(int file) {
   struct statfs status {};
   if (::fstatfs(file, &status) != 0) return Error::from_errno(errno, "ask for its file system");
   if (status.f_type != FUSE_SUPER_MAGIC) return {};
-  return Error(ErrorKind::refused, "it is on a FUSE file system").hint("copy it to a local disk or to a network file system of the kernel");
+  return Error(ErrorKind::refused, "it is on a FUSE file system")
+      .hint("copy it to a local disk or to a network file system of the kernel");
 }
 
 }  // namespace spc

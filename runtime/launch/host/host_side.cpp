@@ -22,14 +22,15 @@
 
 namespace spc {
 
-Result<void> add_source(HostSide& side, const std::string& source, const std::string& target, std::uint32_t flags,
-                        const std::string& shown_as) {
+Result<void> add_source(HostSide& side, const std::string& source, const std::string& target,
+                        std::uint32_t flags, const std::string& shown_as) {
   UniqueFd path(::open(source.c_str(), O_PATH | O_CLOEXEC));
   struct stat status {};
   if (!path || ::fstat(path.get(), &status) != 0) {
     const int err = errno;
     auto error = Error::from_errno(err, "open mount source " + in_quotes(source));
-    if (err == ENOENT) return std::move(error).hint("the source must exist on every node of the step");
+    if (err == ENOENT)
+      return std::move(error).hint("the source must exist on every node of the step");
     return std::move(error).hint("it is opened with the user's permissions on the node");
   }
   side.sources.push_back({.path = std::move(path), .flags = flags});
@@ -37,8 +38,8 @@ Result<void> add_source(HostSide& side, const std::string& source, const std::st
   return {};
 }
 
-void add_tmpfs(HostSide& side, const std::string& target, std::uint32_t flags, std::uint64_t size, std::optional<unsigned> mode,
-               const std::string& shown_as) {
+void add_tmpfs(HostSide& side, const std::string& target, std::uint32_t flags, std::uint64_t size,
+               std::optional<unsigned> mode, const std::string& shown_as) {
   side.sources.push_back({.path = {}, .flags = flags | TaskMessage::source_tmpfs, .size = size});
   side.root.targets.push_back({target, true, shown_as, mode});
 }
@@ -48,36 +49,43 @@ namespace {
 Result<void> add_bind(HostSide& side, const MountSpec& mount) {
   SPC_TRY(add_source(side, mount.source, mount.target, mount.flags, mount.shown_as));
   const bool directory = side.root.targets.back().directory;
-  if (mount.create == MountSpec::Create::as_source || directory == (mount.create == MountSpec::Create::directory)) return {};
+  if (mount.create == MountSpec::Create::as_source ||
+      directory == (mount.create == MountSpec::Create::directory))
+    return {};
   side.sources.pop_back();
   side.root.targets.pop_back();
   return Error(ErrorKind::invalid,
-               formatted("mount {}: the source is {}", in_quotes(mount.shown_as), directory ? "a directory" : "a file"))
+               formatted("mount {}: the source is {}", in_quotes(mount.shown_as),
+                         directory ? "a directory" : "a file"))
       .hint("without x-create the target has the type of the source");
 }
 
 Result<void> add_squashfs(HostSide& side, const MountSpec& mount) {
   auto file = SPC_TRY(open_data_file(mount.source));
   SPC_TRY_DURING("open mount source " + in_quotes(mount.source), refuse_fuse(file.get()));
-  side.sources.push_back({.path = std::move(file), .flags = mount.flags | TaskMessage::source_squashfs});
+  side.sources.push_back(
+      {.path = std::move(file), .flags = mount.flags | TaskMessage::source_squashfs});
   side.root.targets.push_back({mount.target, true, mount.shown_as, {}});
   return {};
 }
 
 /// `most`: the site's limit of a tmpfs.
-Result<void> add_mount(HostSide& side, const MountSpec& mount, const std::map<std::string, std::string>& environment,
+Result<void> add_mount(HostSide& side, const MountSpec& mount,
+                       const std::map<std::string, std::string>& environment,
                        const std::string& most) {
   switch (mount.kind) {
     case MountSpec::Kind::bind: return add_bind(side, mount);
     case MountSpec::Kind::squashfs: return add_squashfs(side, mount);
     case MountSpec::Kind::removal:
-      side.root.removals.push_back({mount.target, side.root.targets.size(), mount.optional, mount.shown_as});
+      side.root.removals.push_back(
+          {mount.target, side.root.targets.size(), mount.optional, mount.shown_as});
       return {};
     case MountSpec::Kind::tmpfs: break;
   }
   std::uint64_t size = 0;
   if (mount.size) {
-    size = SPC_TRY_DURING("mount " + in_quotes(mount.shown_as), bytes_of(*mount.size, memory_of_job(environment), most));
+    size = SPC_TRY_DURING("mount " + in_quotes(mount.shown_as),
+                          bytes_of(*mount.size, memory_of_job(environment), most));
   }
   add_tmpfs(side, mount.target, mount.flags, size, mount.mode, mount.shown_as);
   side.sources.back().inodes = mount.inodes;
@@ -95,9 +103,11 @@ Result<void> add_host_files(HostSide& side) {
 }
 
 /// --container-slurm.
-Result<void> add_slurm_client(HostSide& side, const std::map<std::string, std::string>& environment) {
+Result<void> add_slurm_client(HostSide& side,
+                              const std::map<std::string, std::string>& environment) {
   SlurmClient client = find_slurm_client(environment);
-  if (!client.why_not.empty()) return Error(ErrorKind::not_found, "find Slurm's commands: " + client.why_not);
+  if (!client.why_not.empty())
+    return Error(ErrorKind::not_found, "find Slurm's commands: " + client.why_not);
   for (const auto& [source, target] : client.binds) {
     SPC_TRY(add_source(side, source, target, TaskMessage::source_read_only, target));
   }
@@ -112,13 +122,16 @@ std::vector<MountPlan> HostSide::mounts() const {
   std::vector<MountPlan> plans;
   auto removal = root.removals.begin();
   const auto add_removals = [&](std::size_t after) {
-    for (; removal != root.removals.end() && removal->after <= after; ++removal) plans.push_back({"", removal->target, 0, ""});
+    for (; removal != root.removals.end() && removal->after <= after; ++removal)
+      plans.push_back({"", removal->target, 0, ""});
   };
   for (std::size_t i = 0; i < sources.size(); ++i) {
     add_removals(i);
     char path[PATH_MAX];
-    const auto size = ::readlink(("/proc/self/fd/" + std::to_string(sources[i].path.get())).c_str(), path, sizeof path);
-    std::string source = "tmpfs" + (sources[i].size != 0 ? ":size=" + std::to_string(sources[i].size) : "");
+    const auto size = ::readlink(("/proc/self/fd/" + std::to_string(sources[i].path.get())).c_str(),
+                                 path, sizeof path);
+    std::string source =
+        "tmpfs" + (sources[i].size != 0 ? ":size=" + std::to_string(sources[i].size) : "");
     if (size > 0) source.assign(path, static_cast<std::size_t>(size));
     if ((sources[i].flags & TaskMessage::source_terminals) != 0) source = "devpts";
     plans.push_back({source, root.targets[i].target, sources[i].flags, sources[i].asked_by});
@@ -167,7 +180,8 @@ Result<void> check_home(const std::string& home, bool is_hidden) {
 }
 
 Result<HostSide> gather(const LaunchRequest& request, const std::string& home,
-                        const std::map<std::string, std::string>& environment, Log& log, ContainerState state,
+                        const std::map<std::string, std::string>& environment, Log& log,
+                        ContainerState state,
                         const std::function<Result<void>(HostSide&)>& before_mounts) {
   HostSide side;
   const bool is_new = state == ContainerState::is_new;
@@ -182,25 +196,32 @@ Result<HostSide> gather(const LaunchRequest& request, const std::string& home,
   }
   side.added_for(request.contain ? "--container-contain" : "--container-mount-home");
   if (!request.batch_script.empty()) {
-    SPC_TRY(add_source(side, request.batch_script, request.batch_script, TaskMessage::source_read_only, request.batch_script));
+    SPC_TRY(add_source(side, request.batch_script, request.batch_script,
+                       TaskMessage::source_read_only, request.batch_script));
   }
   side.added_for("batch script");
-  if (request.slurm.value_or(false)) SPC_TRY_DURING("--container-slurm", add_slurm_client(side, environment));
+  if (request.slurm.value_or(false))
+    SPC_TRY_DURING("--container-slurm", add_slurm_client(side, environment));
   side.added_for("--container-slurm");
   if (before_mounts) SPC_TRY(before_mounts(side));
   for (const MountSpec& mount : request.mounts) {
     auto added = add_mount(side, mount, environment, request.max_tmpfs_size);
-    if (added && mount.kind != MountSpec::Kind::removal) side.root.targets.back().by_user = !mount.by_site;
-    const bool has_source = mount.kind == MountSpec::Kind::bind || mount.kind == MountSpec::Kind::squashfs;
+    if (added && mount.kind != MountSpec::Kind::removal)
+      side.root.targets.back().by_user = !mount.by_site;
+    const bool has_source =
+        mount.kind == MountSpec::Kind::bind || mount.kind == MountSpec::Kind::squashfs;
     if (added && has_source && !mount.by_site) {
-      SPC_TRY_DURING(mount.origin, check_mount_source(side.sources.back().path.get(), mount.source, request.mounts_off));
+      SPC_TRY_DURING(mount.origin, check_mount_source(side.sources.back().path.get(), mount.source,
+                                                      request.mounts_off));
     }
     if (!added && mount.optional) {
-      if (!mount.silent) log.write(LogLevel::warning, formatted("{}: {}", mount.origin, added.error().message()));
+      if (!mount.silent)
+        log.write(LogLevel::warning, formatted("{}: {}", mount.origin, added.error().message()));
       continue;
     }
     if (!added && added.error().sys_errno() == ENOENT && mount.kind == MountSpec::Kind::bind) {
-      added = in_words(request.style, Event::no_mount_source, mount.source, std::move(added).error());
+      added =
+          in_words(request.style, Event::no_mount_source, mount.source, std::move(added).error());
     }
     SPC_TRY_DURING(mount.origin, std::move(added));
     side.added_for(mount.origin);
@@ -211,14 +232,19 @@ Result<HostSide> gather(const LaunchRequest& request, const std::string& home,
 void add_display(HostSide& side, const std::map<std::string, std::string>& job_environment) {
   const auto display = job_environment.find("DISPLAY");
   const auto authority = job_environment.find("XAUTHORITY");
-  if (display == job_environment.end() || authority == job_environment.end() || !authority->second.starts_with('/')) return;
+  if (display == job_environment.end() || authority == job_environment.end() ||
+      !authority->second.starts_with('/'))
+    return;
   const std::string& path = authority->second;
   // Slurm's names for it: one of this job, or with home_xauthority the user's own.
   if (path.find("/.Xauthority-") == std::string::npos && !path.ends_with("/.Xauthority")) return;
   struct stat status {};
-  if (::stat(path.c_str(), &status) != 0 || !S_ISREG(status.st_mode) || status.st_uid != ::geteuid()) return;
+  if (::stat(path.c_str(), &status) != 0 || !S_ISREG(status.st_mode) ||
+      status.st_uid != ::geteuid())
+    return;
   // Without it programs say that they may not use the display: no reason to refuse the step.
-  [[maybe_unused]] const auto added = add_source(side, path, path, TaskMessage::source_read_only, path);
+  [[maybe_unused]] const auto added =
+      add_source(side, path, path, TaskMessage::source_read_only, path);
   side.added_for("srun --x11");
 }
 
@@ -228,13 +254,16 @@ void move_mount_target(RootSetup& root, const std::string& from, const std::stri
   }
 }
 
-std::optional<Digest> known_manifest(const std::string& name, const TagDemand& demand, const PolicyRecord& policy) {
+std::optional<Digest> known_manifest(const std::string& name, const TagDemand& demand,
+                                     const PolicyRecord& policy) {
   if (demand.pull == PullPolicy::always) return std::nullopt;
-  const auto known = read_named_image(AT_FDCWD, SPC_STORE_DIR "/" + store_layout::name_path(name_key(name)), 0);
+  const auto known =
+      read_named_image(AT_FDCWD, SPC_STORE_DIR "/" + store_layout::name_path(name_key(name)), 0);
   if (!known || known->name != name || known->written <= policy.made_at) return std::nullopt;
   if (demand.meant) return known->is(*demand.meant) ? std::optional(known->manifest) : std::nullopt;
   const TagAge age{.asked_at = known->asked_at, .now = ::time(nullptr)};
-  const bool need_not_ask = demand.immutable || demand.pull == PullPolicy::missing || demand.pull == PullPolicy::never;
+  const bool need_not_ask =
+      demand.immutable || demand.pull == PullPolicy::missing || demand.pull == PullPolicy::never;
   const bool fresh = need_not_ask || age.is_fresh(policy.tag_ttl, policy.job_tag_ttl, demand.since);
   return fresh ? std::optional(known->manifest) : std::nullopt;
 }

@@ -25,13 +25,14 @@ struct ImageOrder {
   Digest manifest;
   Digest image_name;  ///< the key of the name that `import` may write
   std::uint64_t offset = 0;
-  UniqueFd file;            ///< an image file, open for reading, for `fuse`; or a directory (O_PATH)
-  std::string request;      ///< for `import`, if the image is one for the store
+  UniqueFd file;        ///< an image file, open for reading, for `fuse`; or a directory (O_PATH)
+  std::string request;  ///< for `import`, if the image is one for the store
   std::string file_digest;  ///< of a file of a server, without its algorithm
 };
 
 /// The name of the step's image, as far as it is known without a registry.
-WantedImage wanted_image(const LaunchRequest& request, const ImageLocation& image, const PolicyRecord& policy);
+WantedImage wanted_image(const LaunchRequest& request, const ImageLocation& image,
+                         const PolicyRecord& policy);
 
 /// From an image, which a named container then keeps, or from the stored container of that name.
 struct ImageOrderRequest {
@@ -39,7 +40,7 @@ struct ImageOrderRequest {
   const PolicyRecord& policy;
   const SitePolicy& site;
   const std::map<std::string, std::string>& job;  ///< its environment
-  const Digest& earlier;  ///< the image of another task of the step, if any
+  const Digest& earlier;                          ///< the image of another task of the step, if any
   NamedStart& named;
   SiteImporter& importer;
   Log& log;

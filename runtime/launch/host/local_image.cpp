@@ -29,7 +29,8 @@ constexpr std::size_t kTarBlock = 512;
 using Bytes = std::span<const std::byte>;
 
 bool has_at(Bytes head, std::size_t offset, std::string_view text) {
-  return head.size() >= offset + text.size() && std::memcmp(head.data() + offset, text.data(), text.size()) == 0;
+  return head.size() >= offset + text.size() &&
+         std::memcmp(head.data() + offset, text.data(), text.size()) == 0;
 }
 
 /// The first block of a tar archive, of the old kind too: its checksum is right.
@@ -49,7 +50,9 @@ bool looks_like_tar(Bytes head) {
 }
 
 /// Of ext2, ext3, ext4 or EROFS: by their super blocks.
-bool looks_like_file_system(Bytes head) { return has_at(head, 1080, "\x53\xef") || has_at(head, 1024, "\xe2\xe1\xf5\xe0"); }
+bool looks_like_file_system(Bytes head) {
+  return has_at(head, 1080, "\x53\xef") || has_at(head, 1024, "\xe2\xe1\xf5\xe0");
+}
 
 bool looks_like_archive(Bytes head) {
   constexpr std::array<std::string_view, 4> kCompressed{"\x1f\x8b", "\x28\xb5\x2f\xfd",
@@ -57,7 +60,8 @@ bool looks_like_archive(Bytes head) {
                                                         "7zXZ",
                                                         "BZh"};
   return looks_like_tar(head) ||
-         std::any_of(kCompressed.begin(), kCompressed.end(), [&](std::string_view magic) { return has_at(head, 0, magic); });
+         std::any_of(kCompressed.begin(), kCompressed.end(),
+                     [&](std::string_view magic) { return has_at(head, 0, magic); });
 }
 
 /// What people name by mistake.
@@ -75,14 +79,18 @@ const char* name_of_content(Bytes head) {
 
 Error not_an_image(const std::string& path, const std::string& what) {
   return Error(ErrorKind::invalid, formatted("open image {}: it is {}", in_quotes(path), what))
-      .hint("an image is a squashfs (.sqsh), a SIF file, an ext4 or EROFS file system, a tar archive or a directory");
+      .hint(
+          "an image is a squashfs (.sqsh), a SIF file, an ext4 or EROFS file system, a tar archive "
+          "or a directory");
 }
 
-Result<std::string> read_at(int file, std::uint64_t offset, std::size_t size, const std::string& path) {
+Result<std::string> read_at(int file, std::uint64_t offset, std::size_t size,
+                            const std::string& path) {
   std::string bytes(size, '\0');
   std::size_t got = 0;
   while (got < size) {
-    const ssize_t count = ::pread(file, bytes.data() + got, size - got, static_cast<off_t>(offset + got));
+    const ssize_t count =
+        ::pread(file, bytes.data() + got, size - got, static_cast<off_t>(offset + got));
     if (count < 0 && errno == EINTR) continue;
     if (count < 0) return Error::from_errno(errno, "read image " + in_quotes(path));
     if (count == 0) break;
@@ -92,21 +100,25 @@ Result<std::string> read_at(int file, std::uint64_t offset, std::size_t size, co
   return bytes;
 }
 
-Result<void> check_squashfs(int file, std::uint64_t offset, std::uint64_t end, const std::string& path) {
+Result<void> check_squashfs(int file, std::uint64_t offset, std::uint64_t end,
+                            const std::string& path) {
   const std::string head = SPC_TRY(read_at(file, offset, SquashfsSuper::kBytes, path));
   SPC_TRY(parse_squashfs_super(std::as_bytes(std::span(head)), end - offset));
   return {};
 }
 
-Result<std::uint64_t> squashfs_in_sif(int file, Bytes head, std::uint64_t size, const std::string& path) {
+Result<std::uint64_t> squashfs_in_sif(int file, Bytes head, std::uint64_t size,
+                                      const std::string& path) {
   const auto table = SPC_TRY(parse_sif_header(head, size));
   const std::string contents = SPC_TRY(read_at(file, table.offset, table.size, path));
-  const auto root = SPC_TRY(find_sif_root(std::as_bytes(std::span(contents)), size, Platform::host().architecture));
+  const auto root = SPC_TRY(
+      find_sif_root(std::as_bytes(std::span(contents)), size, Platform::host().architecture));
   SPC_TRY(check_squashfs(file, root.offset, root.offset + root.size, path));
   return root.offset;
 }
 
-Result<LocalImage> look_into_file(LocalImage image, const struct stat& status, const std::string& path) {
+Result<LocalImage> look_into_file(LocalImage image, const struct stat& status,
+                                  const std::string& path) {
   const auto size = static_cast<std::uint64_t>(status.st_size);
   const std::string text = SPC_TRY(read_at(image.file.get(), 0, kHead, path));
   const Bytes head = std::as_bytes(std::span(text));
@@ -123,7 +135,8 @@ Result<LocalImage> look_into_file(LocalImage image, const struct stat& status, c
     return {};
   };
   SPC_TRY_DURING("open image " + in_quotes(path), recognised());
-  if (image.kind == LocalImage::Kind::archive && !looks_like_archive(head)) return not_an_image(path, name_of_content(head));
+  if (image.kind == LocalImage::Kind::archive && !looks_like_archive(head))
+    return not_an_image(path, name_of_content(head));
   if ((status.st_mode & (S_IWGRP | S_IWOTH)) != 0) {
     image.warning =
         formatted("image {} is writable by others{}, who control its content", in_quotes(path),
@@ -133,9 +146,11 @@ Result<LocalImage> look_into_file(LocalImage image, const struct stat& status, c
 }
 
 Result<LocalImage> look_into_directory(LocalImage image, const std::string& path) {
-  // Inside, nobody would ask whether the user may search it: the root of the container is that of the writable layer.
+  // Inside, nobody would ask whether the user may search it: the root of the container is that of
+  // the writable layer.
   if (::faccessat(image.file.get(), ".", X_OK, 0) != 0) {
-    return Error::from_errno(errno, "open image " + in_quotes(path)).hint("it is opened with the user's permissions on the node");
+    return Error::from_errno(errno, "open image " + in_quotes(path))
+        .hint("it is opened with the user's permissions on the node");
   }
   if (::faccessat(image.file.get(), "oci-layout", F_OK, AT_SYMLINK_NOFOLLOW) == 0) {
     std::string bare = path;
@@ -167,7 +182,8 @@ Result<LocalImage> open_local_image(const std::string& typed, const std::string&
     return std::move(error).hint("it is opened with the user's permissions on the node");
   }
   const bool is_directory = S_ISDIR(status.st_mode);
-  if (!is_directory && !S_ISREG(status.st_mode)) return not_an_image(typed, name_of_type(status.st_mode));
+  if (!is_directory && !S_ISREG(status.st_mode))
+    return not_an_image(typed, name_of_type(status.st_mode));
 
   LocalImage image;
   image.kind = is_directory ? LocalImage::Kind::directory : LocalImage::Kind::squashfs;
@@ -184,8 +200,9 @@ Result<LocalImage> open_local_image(const std::string& typed, const std::string&
 
 std::string did_you_mean_file(const std::string& image) {
   struct stat status {};
-  const bool is_there = image.find(':') == std::string::npos && image.find('\0') == std::string::npos &&
-                        ::stat(image.c_str(), &status) == 0 && (S_ISREG(status.st_mode) || S_ISDIR(status.st_mode));
+  const bool is_there =
+      image.find(':') == std::string::npos && image.find('\0') == std::string::npos &&
+      ::stat(image.c_str(), &status) == 0 && (S_ISREG(status.st_mode) || S_ISDIR(status.st_mode));
   return is_there ? formatted("there is a file of this name here: did you mean {}?",
                               in_quotes("./" + image))
                   : "";

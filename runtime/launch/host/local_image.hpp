@@ -18,12 +18,12 @@ struct LocalImage {
   std::string warning;       ///< one line for the user, or empty
 };
 
-/// `path` is relative to the working directory, or starts with ~/ for `home`. Anything but a file or directory is refused
-/// without being opened, so that no FIFO or device can block the task.
+/// `path` is relative to the working directory, or starts with ~/ for `home`. Anything but a file
+/// or directory is refused without being opened, so that no FIFO or device can block the task.
 Result<LocalImage> open_local_image(const std::string& path, const std::string& home);
 
-/// "did you mean ./NAME?" if `image`, the name of a registry image, is also that of a file in the working
-/// directory; otherwise empty.
+/// "did you mean ./NAME?" if `image`, the name of a registry image, is also that of a file in the
+/// working directory; otherwise empty.
 std::string did_you_mean_file(const std::string& image);
 
 }  // namespace spc

@@ -23,8 +23,8 @@ std::string flag_error(const char* flag, const ContainerName& name, const char* 
 /// Two names may have one key.
 Result<void> has_this_name(const ContainerName& name, const ContainerNotes& notes) {
   if (notes.name.empty() || notes.name == name.text) return {};
-  return Error(ErrorKind::refused,
-               formatted("--container-name: {} conflicts with {}", in_quotes(name.text), in_quotes(notes.name)))
+  return Error(ErrorKind::refused, formatted("--container-name: {} conflicts with {}",
+                                             in_quotes(name.text), in_quotes(notes.name)))
       .hint("choose another name");
 }
 
@@ -62,31 +62,35 @@ std::string file_identity(int file, FileKind kind) {
   std::string text = std::to_string(status.st_dev) + ":" + std::to_string(status.st_ino);
   // A file is another one when it was written to; in a directory that is what it is for.
   if (S_ISREG(status.st_mode)) {
-    text += ":" + std::to_string(status.st_size) + ":" + std::to_string(status.st_mtim.tv_sec) + "." +
-            std::to_string(status.st_mtim.tv_nsec);
+    text += ":" + std::to_string(status.st_size) + ":" + std::to_string(status.st_mtim.tv_sec) +
+            "." + std::to_string(status.st_mtim.tv_nsec);
   }
   return text;
 }
 
 std::string known_as(const ImageLocation& location, const std::string& home) {
-  if (location.kind == ImageLocation::Kind::remote_file) return name_without_secrets(location.reference);
+  if (location.kind == ImageLocation::Kind::remote_file)
+    return name_without_secrets(location.reference);
   if (location.kind != ImageLocation::Kind::path) return location.canonical();
-  const std::string path = location.path.starts_with("~/") ? home + location.path.substr(1) : location.path;
+  const std::string path =
+      location.path.starts_with("~/") ? home + location.path.substr(1) : location.path;
   char absolute[PATH_MAX];
   return ::realpath(path.c_str(), absolute) != nullptr ? absolute : path;
 }
 
-Result<NamePlan> plan_for(const ContainerName& name, std::uint32_t state, const ContainerNotes& notes,
-                          const WantedImage& wanted) {
+Result<NamePlan> plan_for(const ContainerName& name, std::uint32_t state,
+                          const ContainerNotes& notes, const WantedImage& wanted) {
   using Use = ContainerName::Use;
   const bool running = state == TaskMessage::named_running;
   const bool exists = running || state == TaskMessage::named_stored;
   SPC_TRY(has_this_name(name, notes));
   if (name.use == Use::create && exists) {
-    return Error(ErrorKind::refused, flag_error("\"create\" flag was passed", name, "already exists"));
+    return Error(ErrorKind::refused,
+                 flag_error("\"create\" flag was passed", name, "already exists"));
   }
   if (name.use == Use::exec && !running) {
-    return Error(ErrorKind::not_found, flag_error("\"exec\" flag was passed", name, "is not running"));
+    return Error(ErrorKind::not_found,
+                 flag_error("\"exec\" flag was passed", name, "is not running"));
   }
   if (name.use == Use::no_exec && running) {
     return Error(ErrorKind::refused, flag_error("\"no_exec\" flag was passed", name, "is running"))
@@ -96,18 +100,22 @@ Result<NamePlan> plan_for(const ContainerName& name, std::uint32_t state, const 
     return Error(ErrorKind::refused, flag_error("\"replace\" flag was passed", name, "is running"));
   }
   if (name.use == Use::replace && wanted.image.empty()) {
-    return Error(ErrorKind::invalid, "--container-name: \"replace\" flag was passed, and --container-image is not set");
+    return Error(ErrorKind::invalid,
+                 "--container-name: \"replace\" flag was passed, and --container-image is not set");
   }
   if (!exists) {
     if (!wanted.image.empty()) return NamePlan::make;
-    return Error(ErrorKind::not_found,
-                 formatted("a container with name {} does not exist, and --container-image is not set", in_quotes(name.text)));
+    return Error(
+        ErrorKind::not_found,
+        formatted("a container with name {} does not exist, and --container-image is not set",
+                  in_quotes(name.text)));
   }
   const bool same = wanted.image.empty() || notes.image.empty() || wanted.image == notes.image ||
                     (!notes.digest.empty() && wanted.digest == notes.digest);
   if (!same) {
-    return Error(ErrorKind::refused, formatted("--container-name: the container {} was made from {}, not from {}",
-                                               in_quotes(name.text), in_quotes(notes.image), in_quotes(wanted.image)))
+    return Error(ErrorKind::refused,
+                 formatted("--container-name: the container {} was made from {}, not from {}",
+                           in_quotes(name.text), in_quotes(notes.image), in_quotes(wanted.image)))
         .hint("choose another name, or use :replace to recreate it");
   }
   return running ? NamePlan::join : NamePlan::reuse;
@@ -130,17 +138,21 @@ Result<void> NamedStart::send(int agent) const {
   return send_struct(agent, message);
 }
 
-Result<bool> NamedStart::take_answer(const TaskMessage& answer, std::vector<UniqueFd> notes, int agent) {
+Result<bool> NamedStart::take_answer(const TaskMessage& answer, std::vector<UniqueFd> notes,
+                                     int agent) {
   if (asked_for_step_ && answer.named_state == TaskMessage::named_new) {
     asked_for_step_ = false;
     SPC_TRY(send(agent));
     return false;
   }
   state_ = answer.named_state;
-  running_ = {answer.namespaces, (answer.start_flags & TaskMessage::start_read_only) != 0, answer.upper_size};
+  running_ = {answer.namespaces, (answer.start_flags & TaskMessage::start_read_only) != 0,
+              answer.upper_size};
   if (notes.size() == 1) file_ = std::move(notes.front());
   constexpr std::size_t kSane = 64 << 10;
-  if (file_) notes_ = ContainerNotes::parse(SPC_TRY_DURING("read the container's notes", read_file(file_.get(), kSane)));
+  if (file_)
+    notes_ = ContainerNotes::parse(
+        SPC_TRY_DURING("read the container's notes", read_file(file_.get(), kSane)));
   if (asked_for_step_) notes_.name.clear();  // it may have a name of its own
   return true;
 }
@@ -148,7 +160,8 @@ Result<bool> NamedStart::take_answer(const TaskMessage& answer, std::vector<Uniq
 Result<void> NamedStart::decide(const WantedImage& wanted) {
   if (state_ == TaskMessage::named_running && !asked_for_step_ && notes_.name.empty()) {
     return Error(ErrorKind::refused,
-                 formatted("--container-name: the container {} was removed, and is still running", in_quotes(name_.text)))
+                 formatted("--container-name: the container {} was removed, and is still running",
+                           in_quotes(name_.text)))
         .hint("choose another name, or wait until its last step has ended");
   }
   plan_ = SPC_TRY(plan_for(name_, state_, notes_, wanted));
@@ -162,9 +175,11 @@ void NamedStart::will_be(const std::string& image, const std::string& file) {
 
 Result<void> NamedStart::must_be_the_same(const std::string& file) const {
   if (file == notes_.file) return {};
-  return Error(ErrorKind::refused, formatted("--container-name: {}, which the container {} was made from, has changed",
-                                             in_quotes(notes_.image), in_quotes(name_.text)))
-      .hint(formatted("use --container-name={}:replace with --container-image to recreate it", name_.text));
+  return Error(ErrorKind::refused,
+               formatted("--container-name: {}, which the container {} was made from, has changed",
+                         in_quotes(notes_.image), in_quotes(name_.text)))
+      .hint(formatted("use --container-name={}:replace with --container-image to recreate it",
+                      name_.text));
 }
 
 Result<void> NamedStart::write(const Digest& manifest) {
@@ -181,7 +196,9 @@ void NamedStart::take_back() {
 
 Result<void> NamedStart::remove() {
   const bool exists = state_ != TaskMessage::named_new && !notes_.name.empty();
-  if (!exists) return Error(ErrorKind::not_found, flag_error("\"remove\" flag was passed", name_, "does not exist"));
+  if (!exists)
+    return Error(ErrorKind::not_found,
+                 flag_error("\"remove\" flag was passed", name_, "does not exist"));
   SPC_TRY(has_this_name(name_, notes_));
   if (::ftruncate(file_.get(), 0) == 0) return {};
   return Error::from_errno(errno, "remove the container " + in_quotes(name_.text));

@@ -11,7 +11,8 @@
 
 namespace spc {
 
-/// The image a named container was created from; written into its notes by the leader of the step that created it.
+/// The image a named container was created from; written into its notes by the leader of the step
+/// that created it.
 struct ContainerNotes {
   std::string name;
   std::string image;   ///< from known_as()
@@ -22,7 +23,8 @@ struct ContainerNotes {
   [[nodiscard]] std::string serialize() const;
 };
 
-/// The image of a named container as requested by this step; empty members: not requested, or unknown.
+/// The image of a named container as requested by this step; empty members: not requested, or
+/// unknown.
 struct WantedImage {
   std::string image;
   std::string digest;
@@ -42,15 +44,19 @@ std::string file_identity(int file, FileKind kind);
 /// One text per image, whatever the working directory: canonical, with an absolute path.
 std::string known_as(const ImageLocation& location, const std::string& home);
 
-/// `state`: a TaskMessage::NamedState. `notes` are empty for a new container, and for that of a step without a name.
-Result<NamePlan> plan_for(const ContainerName& name, std::uint32_t state, const ContainerNotes& notes, const WantedImage& wanted);
+/// `state`: a TaskMessage::NamedState. `notes` are empty for a new container, and for that of a
+/// step without a name.
+Result<NamePlan> plan_for(const ContainerName& name, std::uint32_t state,
+                          const ContainerNotes& notes, const WantedImage& wanted);
 
-/// The leading task's view of the container of a name, from the agent's answer to the end of the root's set-up.
+/// The leading task's view of the container of a name, from the agent's answer to the end of the
+/// root's set-up.
 class NamedStart {
  public:
   /// Asks the agent: for a running step first, if the name has that form.
   Result<void> ask(const ContainerName& name, bool of_job, int agent);
-  /// Handles the answer. False: it was about the step, which is not running; the agent has been asked again.
+  /// Handles the answer. False: it was about the step, which is not running; the agent has been
+  /// asked again.
   Result<bool> take_answer(const TaskMessage& answer, std::vector<UniqueFd> notes, int agent);
   Result<void> decide(const WantedImage& wanted);
   [[nodiscard]] NamePlan plan() const { return plan_; }
@@ -77,7 +83,8 @@ class NamedStart {
   Result<void> write(const Digest& manifest);
   /// What was set up half does not exist.
   void take_back();
-  /// From now on it does not exist. What runs in it goes on, and its files go when the last step in it has ended.
+  /// From now on it does not exist. What runs in it goes on, and its files go when the last step in
+  /// it has ended.
   Result<void> remove();
 
  private:

@@ -30,13 +30,15 @@ std::string without_task(std::string_view path) {
   return std::string(path.substr(last + 1).starts_with("task_") ? path.substr(0, last) : path);
 }
 
-/// HIERARCHY:CONTROLLERS:PATH, cgroups(7). Where a hierarchy is not mounted there is nothing to hide either.
+/// HIERARCHY:CONTROLLERS:PATH, cgroups(7). Where a hierarchy is not mounted there is nothing to
+/// hide either.
 void add_hierarchy(HostSide& side, std::string_view line) {
   const auto first = line.find(':');
   const auto second = line.find(':', first + 1);
   if (second == std::string_view::npos) return;
   const std::string_view controllers = line.substr(first + 1, second - first - 1);
-  const std::string source = kCgroups + place_of(controllers) + without_task(line.substr(second + 1));
+  const std::string source =
+      kCgroups + place_of(controllers) + without_task(line.substr(second + 1));
   const auto add_at = [&](const std::string& place) {
     [[maybe_unused]] const auto added = add_source(side, source, place, kAsShown, place);
   };
@@ -48,8 +50,12 @@ void add_hierarchy(HostSide& side, std::string_view line) {
 /// Version 2 alone: one hierarchy, in which paths are those of its only mount.
 bool add_unified(HostSide& side, std::string_view line) {
   constexpr std::string_view kUnified = "0::";
-  if (!line.starts_with(kUnified) || ::access((std::string(kCgroups) + "/cgroup.controllers").c_str(), F_OK) != 0) return false;
-  return add_source(side, kCgroups + without_task(line.substr(kUnified.size())), kCgroups, kAsShown, kCgroups).has_value();
+  if (!line.starts_with(kUnified) ||
+      ::access((std::string(kCgroups) + "/cgroup.controllers").c_str(), F_OK) != 0)
+    return false;
+  return add_source(side, kCgroups + without_task(line.substr(kUnified.size())), kCgroups, kAsShown,
+                    kCgroups)
+      .has_value();
 }
 
 }  // namespace

@@ -26,10 +26,12 @@ bool is_of_fabric(std::string_view name) {
 
 void add_fabric(HostSide& side) {
   for (DirectoryReader entries("/dev"); entries.next();) {
-    if (entries.type() == DT_CHR && is_of_fabric(entries.name())) add_node(side, std::string("/dev/") + entries.c_name());
+    if (entries.type() == DT_CHR && is_of_fabric(entries.name()))
+      add_node(side, std::string("/dev/") + entries.c_name());
   }
   for (DirectoryReader entries("/dev/infiniband"); entries.next();) {
-    if (entries.type() == DT_CHR) add_node(side, std::string("/dev/infiniband/") + entries.c_name());
+    if (entries.type() == DT_CHR)
+      add_node(side, std::string("/dev/infiniband/") + entries.c_name());
   }
 }
 
@@ -44,10 +46,12 @@ void add_console(HostSide& side) {
 
 void add_own_dev(HostSide& side, const LaunchRequest& request) {
   add_tmpfs(side, "/dev", TaskMessage::source_no_exec, kDevRoom, {}, "/dev");
-  for (const char* node : {"/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom", "/dev/tty"}) {
+  for (const char* node :
+       {"/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom", "/dev/tty"}) {
     add_node(side, node);
   }
-  add_tmpfs(side, "/dev/pts", TaskMessage::source_terminals, 0, {}, "/dev/pts");  // that of the node may have no ptmx to open
+  add_tmpfs(side, "/dev/pts", TaskMessage::source_terminals, 0, {},
+            "/dev/pts");  // that of the node may have no ptmx to open
   add_console(side);
   // Private containers of a step are to share memory, as MPI does.
   if (request.private_layer) {
@@ -56,7 +60,8 @@ void add_own_dev(HostSide& side, const LaunchRequest& request) {
     add_tmpfs(side, "/dev/shm", 0, 0, 01777, "/dev/shm");
   }
   if (request.gpu.value_or(true)) {
-    for (const std::string& node : request.granted_devices.value_or(granted_gpu_nodes())) add_node(side, node);
+    for (const std::string& node : request.granted_devices.value_or(granted_gpu_nodes()))
+      add_node(side, node);
   }
   add_fabric(side);
   side.root.dev_targets = side.root.targets.size();
@@ -64,7 +69,8 @@ void add_own_dev(HostSide& side, const LaunchRequest& request) {
 }
 
 bool has_target(const HostSide& side, const std::string& path) {
-  return std::ranges::any_of(side.root.targets, [&](const MountTarget& other) { return other.target == path; });
+  return std::ranges::any_of(side.root.targets,
+                             [&](const MountTarget& other) { return other.target == path; });
 }
 
 }  // namespace spc

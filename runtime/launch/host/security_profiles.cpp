@@ -13,14 +13,19 @@ namespace spc {
 namespace {
 
 /// Where podman looks for its default profile: containers-common(5), seccomp.json.
-constexpr const char* kDefaultProfiles[] = {"/etc/containers/seccomp.json", "/usr/share/containers/seccomp.json"};
+constexpr const char* kDefaultProfiles[] = {"/etc/containers/seccomp.json",
+                                            "/usr/share/containers/seccomp.json"};
 constexpr std::size_t kMostProfile = 1 << 20;
 
 Result<UniqueFd> open_profile(const std::string& name) {
-  const auto open = [](const char* path) { return UniqueFd(::open(path, O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC)); };
+  const auto open = [](const char* path) {
+    return UniqueFd(::open(path, O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC));
+  };
   if (name != "default") {
     UniqueFd file = open(name.c_str());
-    if (!file) return Error::from_errno(errno, "open " + in_quotes(name)).hint("it must exist on every node of the step");
+    if (!file)
+      return Error::from_errno(errno, "open " + in_quotes(name))
+          .hint("it must exist on every node of the step");
     return file;
   }
   for (const char* path : kDefaultProfiles) {
@@ -38,12 +43,14 @@ Result<std::string> program_of(const std::string& name, const SeccompSubject& su
 
 }  // namespace
 
-Result<TaskSecurity> read_security(const LaunchRequest& request, const SitePolicy& site, bool remapped) {
+Result<TaskSecurity> read_security(const LaunchRequest& request, const SitePolicy& site,
+                                   bool remapped) {
   TaskSecurity security;
   const SeccompSubject subject{.has_capabilities = remapped};
   const std::string& asked = request.seccomp;
   if (site.seccomp != "off") {
-    security.programs.push_back(SPC_TRY_DURING("seccomp profile of the site", program_of(site.seccomp, subject)));
+    security.programs.push_back(
+        SPC_TRY_DURING("seccomp profile of the site", program_of(site.seccomp, subject)));
   }
   if (!asked.empty() && asked != site.seccomp) {
     security.programs.push_back(SPC_TRY_DURING("--container-security", program_of(asked, subject)));

@@ -19,16 +19,19 @@
 namespace spc {
 namespace {
 
-constexpr const char* kCommands[] = {"sacct",   "sacctmgr", "salloc",   "sattach", "sbatch", "sbcast",
-                                     "scancel", "scontrol", "scrontab", "sdiag",   "sinfo",  "sprio",
-                                     "squeue",  "sreport",  "srun",     "sshare",  "sstat",  "strigger"};
+constexpr const char* kCommands[] = {"sacct",  "sacctmgr", "salloc",   "sattach",  "sbatch",
+                                     "sbcast", "scancel",  "scontrol", "scrontab", "sdiag",
+                                     "sinfo",  "sprio",    "squeue",   "sreport",  "srun",
+                                     "sshare", "sstat",    "strigger"};
 
 std::string parent_of(std::string_view path) {
   const auto slash = path.find_last_of('/');
   return slash == 0 || slash == std::string_view::npos ? "/" : std::string(path.substr(0, slash));
 }
 
-std::string_view last_component(std::string_view path) { return path.substr(path.find_last_of('/') + 1); }
+std::string_view last_component(std::string_view path) {
+  return path.substr(path.find_last_of('/') + 1);
+}
 
 bool is_directory(const std::string& path) {
   struct stat status {};
@@ -55,7 +58,8 @@ std::string directory_of_commands(const std::map<std::string, std::string>& envi
   while (!rest.empty()) {
     const std::string directory(rest.substr(0, rest.find(':')));
     rest.remove_prefix(std::min(directory.size() + 1, rest.size()));
-    if (directory.starts_with('/') && ::access((directory + "/srun").c_str(), X_OK) == 0) return directory;
+    if (directory.starts_with('/') && ::access((directory + "/srun").c_str(), X_OK) == 0)
+      return directory;
   }
   for (const char* directory : {"/usr/bin", "/usr/local/bin", "/opt/slurm/bin"}) {
     if (::access((std::string(directory) + "/srun").c_str(), X_OK) == 0) return directory;
@@ -64,15 +68,20 @@ std::string directory_of_commands(const std::map<std::string, std::string>& envi
 }
 
 /// Where slurm.conf is: where the job, slurmd or the distributions say.
-std::vector<std::string> configuration_directories(const std::map<std::string, std::string>& environment) {
+std::vector<std::string> configuration_directories(
+    const std::map<std::string, std::string>& environment) {
   std::vector<std::string> directories;
   const auto add = [&](const std::string& directory) {
-    const bool known = std::find(directories.begin(), directories.end(), directory) != directories.end();
-    if (!known && ::access((directory + "/slurm.conf").c_str(), R_OK) == 0) directories.push_back(directory);
+    const bool known =
+        std::find(directories.begin(), directories.end(), directory) != directories.end();
+    if (!known && ::access((directory + "/slurm.conf").c_str(), R_OK) == 0)
+      directories.push_back(directory);
   };
-  if (const auto named = environment.find("SLURM_CONF"); named != environment.end()) add(parent_of(named->second));
+  if (const auto named = environment.find("SLURM_CONF"); named != environment.end())
+    add(parent_of(named->second));
   if (const char* named = std::getenv("SLURM_CONF")) add(parent_of(named));
-  for (const char* directory : {"/etc/slurm", "/etc/slurm-llnl", "/run/slurm/conf", "/var/spool/slurmd/conf-cache"})
+  for (const char* directory :
+       {"/etc/slurm", "/etc/slurm-llnl", "/run/slurm/conf", "/var/spool/slurmd/conf-cache"})
     add(directory);
   return directories;
 }
@@ -95,20 +104,24 @@ std::vector<std::string> users_in(const std::string& configuration) {
     std::vector<char> buffer(16 * 1024);
     passwd entry{};
     passwd* found = nullptr;
-    if (::getpwnam_r(name.c_str(), &entry, buffer.data(), buffer.size(), &found) != 0 || found == nullptr) continue;
-    entries.push_back(name + ":x:" + std::to_string(entry.pw_uid) + ":" + std::to_string(entry.pw_gid) + "::/:/sbin/nologin");
+    if (::getpwnam_r(name.c_str(), &entry, buffer.data(), buffer.size(), &found) != 0 ||
+        found == nullptr)
+      continue;
+    entries.push_back(name + ":x:" + std::to_string(entry.pw_uid) + ":" +
+                      std::to_string(entry.pw_gid) + "::/:/sbin/nologin");
   }
   return entries;
 }
 
-/// Where Slurm's commands prove who asks: the directories of munge's socket, and of the daemons' own with auth/slurm. Not the
-/// sockets, which are new after a restart.
+/// Where Slurm's commands prove who asks: the directories of munge's socket, and of the daemons'
+/// own with auth/slurm. Not the sockets, which are new after a restart.
 std::vector<std::string> socket_directories() {
   std::vector<std::string> directories;
   if (is_directory("/run/munge")) directories.emplace_back("/run/munge");
   glob_t found{};
   if (::glob("/run/slurm*/sack.socket", GLOB_NOSORT, nullptr, &found) == 0) {
-    for (std::size_t i = 0; i < found.gl_pathc; ++i) directories.push_back(parent_of(found.gl_pathv[i]));
+    for (std::size_t i = 0; i < found.gl_pathc; ++i)
+      directories.push_back(parent_of(found.gl_pathv[i]));
   }
   ::globfree(&found);
   return directories;
@@ -134,7 +147,8 @@ MappedLibraries mapped_libraries(std::string_view maps) {
     const std::string directory = parent_of(path);
     // Every command and daemon of Slurm loads the plugin that proves who asks.
     if (name.starts_with("auth_") && mapped.plugins.empty()) mapped.plugins = directory;
-    if (std::find(mapped.directories.begin(), mapped.directories.end(), directory) == mapped.directories.end()) {
+    if (std::find(mapped.directories.begin(), mapped.directories.end(), directory) ==
+        mapped.directories.end()) {
       mapped.directories.push_back(directory);
     }
   }
@@ -154,7 +168,8 @@ SlurmClient find_slurm_client(const std::map<std::string, std::string>& environm
   const auto configuration = configuration_directories(environment);
   if (configuration.empty()) return give_up("no slurm.conf on this node");
   const auto mapped = mapped_libraries(small_file("/proc/self/maps"));
-  if (mapped.loader.empty() || mapped.plugins.empty()) return give_up("Slurm's libraries not found");
+  if (mapped.loader.empty() || mapped.plugins.empty())
+    return give_up("Slurm's libraries not found");
 
   std::set<std::string> tops;
   std::string libraries;
@@ -176,7 +191,8 @@ SlurmClient find_slurm_client(const std::map<std::string, std::string>& environm
   for (const std::string& top : tops) client.binds.push_back({top, kSlurmRoot + top});
   client.binds.insert(client.binds.end(), at_their_paths.begin(), at_their_paths.end());
   client.binds.push_back({mapped.plugins, mapped.plugins});
-  for (const std::string& directory : socket_directories()) client.binds.push_back({directory, directory});
+  for (const std::string& directory : socket_directories())
+    client.binds.push_back({directory, directory});
   for (const std::string& directory : configuration) client.binds.push_back({directory, directory});
   client.passwd_entries = users_in(small_file((configuration.front() + "/slurm.conf").c_str()));
   return client;

@@ -9,10 +9,11 @@ namespace spc {
 
 /// Mounts for --container-slurm, with which Slurm's commands work whatever libraries the image has.
 ///
-/// Under kSlurmPlace are mounts of the host's programs and libraries, and a table of their paths. At each
-/// command's own path, for example /usr/bin/srun, is our static program container-helper, which reads the table and executes
-/// the host's command with the host's loader and libraries. Plugins, configuration and the sockets that prove who asks keep their host
-/// paths, which are compiled in.
+/// Under kSlurmPlace are mounts of the host's programs and libraries, and a table of their paths.
+/// At each command's own path, for example /usr/bin/srun, is our static program container-helper,
+/// which reads the table and executes the host's command with the host's loader and libraries.
+/// Plugins, configuration and the sockets that prove who asks keep their host paths, which are
+/// compiled in.
 struct SlurmClient {
   struct Bind {
     std::string source;
@@ -21,15 +22,16 @@ struct SlurmClient {
   std::vector<Bind> binds;                  ///< read-only, in order
   std::string table;                        ///< content of kSlurmTable
   std::vector<std::string> passwd_entries;  ///< of users named in Slurm's configuration
-  std::string why_not;                      ///< not empty: reason why there is no client on this node
+  std::string why_not;  ///< not empty: reason why there is no client on this node
 };
 
 inline constexpr char kSlurmPlace[] = "/run/spank-container/slurm";
-inline constexpr char kSlurmTable[] = "/run/spank-container/slurm/table";  ///< lines `KEY VALUE`: loader, libraries, commands
-inline constexpr char kSlurmRoot[] = "/run/spank-container/slurm/root";    ///< prefix of host paths
+inline constexpr char kSlurmTable[] =
+    "/run/spank-container/slurm/table";  ///< lines `KEY VALUE`: loader, libraries, commands
+inline constexpr char kSlurmRoot[] = "/run/spank-container/slurm/root";  ///< prefix of host paths
 
-/// Call it in a task, a fork of slurmstepd, on the host: the libraries mapped by this process tell where Slurm's
-/// are. `environment` is the job's.
+/// Call it in a task, a fork of slurmstepd, on the host: the libraries mapped by this process tell
+/// where Slurm's are. `environment` is the job's.
 SlurmClient find_slurm_client(const std::map<std::string, std::string>& environment);
 
 /// The library directories, and the loader, in the lines of a /proc/PID/maps.

@@ -15,21 +15,24 @@ namespace {
 
 constexpr char kUserSource[] = "user-source";
 
-/// The question that `import` has asked is answered in place of the program that cannot be started. One that nobody has read
-/// would make the other side see a broken connection instead of the answer.
+/// The question that `import` has asked is answered in place of the program that cannot be started.
+/// One that nobody has read would make the other side see a broken connection instead of the
+/// answer.
 void answer_that_it_is_missing(int socket) {
   UserSourceMessage failed;
   static_cast<void>(::recv(socket, &failed, sizeof failed, MSG_DONTWAIT));
   failed = UserSourceMessage();
   failed.kind = UserSourceKind::failed;
-  failed.error = WireError(Error(ErrorKind::system, "start " + own_program(kUserSource) + ": it cannot be executed")
-                               .hint("install spank-container on this node"));
+  failed.error = WireError(
+      Error(ErrorKind::system, "start " + own_program(kUserSource) + ": it cannot be executed")
+          .hint("install spank-container on this node"));
   static_cast<void>(send_struct(socket, failed));
 }
 
 }  // namespace
 
-void UserSource::prepare(UniqueFd socket, const ImageLocation& location, const std::map<std::string, std::string>& environment,
+void UserSource::prepare(UniqueFd socket, const ImageLocation& location,
+                         const std::map<std::string, std::string>& environment,
                          std::string meeting) {
   socket_ = std::move(socket);
   meeting_ = std::move(meeting);

@@ -13,9 +13,10 @@
 
 namespace spc {
 
-/// The leader's handle of `user-source` (protocol/user_source.hpp): the process that reads for the user what
-/// `import` requests. It is started on the first request, so never for a public image, and is
-/// gone, with all its children, before the container is entered: the user's program inherits nothing of it.
+/// The leader's handle of `user-source` (protocol/user_source.hpp): the process that reads for the
+/// user what `import` requests. It is started on the first request, so never for a public image,
+/// and is gone, with all its children, before the container is entered: the user's program inherits
+/// nothing of it.
 class UserSource {
  public:
   UserSource() = default;
@@ -26,9 +27,10 @@ class UserSource {
   /// Starts it for podman in another process than this one, which cannot gain any privilege.
   using Elsewhere = std::function<Result<void>(int socket, const std::string& location)>;
   void start_for_podman(Elsewhere elsewhere) { elsewhere_ = std::move(elsewhere); }
-  /// `socket`: the end for requests. `environment`: the job's. `meeting`: where srun listens (kMeetingVariable), or empty.
-  void prepare(UniqueFd socket, const ImageLocation& location, const std::map<std::string, std::string>& environment,
-               std::string meeting);
+  /// `socket`: the end for requests. `environment`: the job's. `meeting`: where srun listens
+  /// (kMeetingVariable), or empty.
+  void prepare(UniqueFd socket, const ImageLocation& location,
+               const std::map<std::string, std::string>& environment, std::string meeting);
   /// Returns when `agent` is readable. Until then, the first request starts the process.
   Result<void> wait_for(int agent);
   /// Kills and reaps it, and closes the socket.

@@ -36,7 +36,8 @@ constexpr std::size_t kMostAfterEnd = 1 << 20;
 /// Looks after the entrypoint's process: passes on what it prints, watches the time, and clears up.
 class Keeper {
  public:
-  Keeper(const EntrypointProcess& process, UniqueFd report) : process_(process), report_(std::move(report)) {}
+  Keeper(const EntrypointProcess& process, UniqueFd report)
+      : process_(process), report_(std::move(report)) {}
   [[noreturn]] void run();
 
  private:
@@ -53,7 +54,8 @@ class Keeper {
   bool heard_ = true;  ///< the task that waits is alive
 };
 
-/// Nothing of the step's may stay open here, or the step would not end before the entrypoint's servers.
+/// Nothing of the step's may stay open here, or the step would not end before the entrypoint's
+/// servers.
 void leave_only(UniqueFd& report, const EntrypointProcess& process) {
   const int null = ::open("/dev/null", O_RDWR | O_CLOEXEC);
   for (int fd = 0; fd < 3; ++fd) ::dup2(null, fd);
@@ -61,7 +63,8 @@ void leave_only(UniqueFd& report, const EntrypointProcess& process) {
   std::sort(kept.begin(), kept.end());
   unsigned from = 3;
   for (const int fd : kept) {
-    if (static_cast<unsigned>(fd) > from) ::syscall(SYS_close_range, from, static_cast<unsigned>(fd) - 1, 0U);
+    if (static_cast<unsigned>(fd) > from)
+      ::syscall(SYS_close_range, from, static_cast<unsigned>(fd) - 1, 0U);
     from = static_cast<unsigned>(fd) + 1;
   }
   ::syscall(SYS_close_range, from, ~0U, 0U);
@@ -74,7 +77,9 @@ void Keeper::run() {
   for (const int number : {SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGPIPE}) ::signal(number, SIG_IGN);
   leave_only(report_, process_);
   const auto started = start();
-  const auto end = started ? watch() : EntrypointEnd{EntrypointEnd::Kind::not_executed, started.error().sys_errno()};
+  const auto end =
+      started ? watch()
+              : EntrypointEnd{EntrypointEnd::Kind::not_executed, started.error().sys_errno()};
   const bool good = end.kind == EntrypointEnd::Kind::exited && end.number == 0;
   if (!good) end_descendants(child_.pid());
   read_output(kMostAfterEnd);
@@ -85,7 +90,8 @@ void Keeper::run() {
   [[maybe_unused]] const auto sent = send_struct(report_.get(), report);
   report_.reset();
   for (const int number : {SIGHUP, SIGINT, SIGQUIT, SIGTERM}) ::signal(number, SIG_DFL);
-  // The servers that it has started print into the pipe as long as they live: somebody has to read it.
+  // The servers that it has started print into the pipe as long as they live: somebody has to read
+  // it.
   ::fcntl(output_.get(), F_SETFL, 0);
   char thrown_away[4096];
   while (good && ::read(output_.get(), thrown_away, sizeof thrown_away) > 0) {
@@ -115,14 +121,21 @@ EntrypointEnd Keeper::watch() {
   const auto limit = static_cast<std::uint64_t>(std::chrono::microseconds(process_.limit).count());
   const std::uint64_t begin = now_us();
   for (bool silent = false;;) {
-    pollfd events[] = {{child_.watch(), POLLIN, 0}, {silent ? -1 : output_.get(), POLLIN, 0}, {report_.get(), 0, 0}};
+    pollfd events[] = {{child_.watch(), POLLIN, 0},
+                       {silent ? -1 : output_.get(), POLLIN, 0},
+                       {report_.get(), 0, 0}};
     const std::uint64_t passed = now_us() - begin;
     if (limit != 0 && passed >= limit) return {EntrypointEnd::Kind::timed_out, 0};
-    const int left = limit == 0 ? -1 : static_cast<int>(std::min<std::uint64_t>((limit - passed) / 1000 + 1, 60'000));
-    if (::poll(events, std::size(events), left) < 0 && errno != EINTR) return {EntrypointEnd::Kind::signalled, SIGKILL};
-    if (!heard_ || events[2].revents != 0) return {EntrypointEnd::Kind::signalled, SIGKILL};  // nobody waits any more
+    const int left =
+        limit == 0 ? -1
+                   : static_cast<int>(std::min<std::uint64_t>((limit - passed) / 1000 + 1, 60'000));
+    if (::poll(events, std::size(events), left) < 0 && errno != EINTR)
+      return {EntrypointEnd::Kind::signalled, SIGKILL};
+    if (!heard_ || events[2].revents != 0)
+      return {EntrypointEnd::Kind::signalled, SIGKILL};  // nobody waits any more
     if ((events[1].revents & POLLIN) != 0) read_output(sizeof(Report::text));
-    if ((events[1].revents & (POLLIN | POLLHUP)) == POLLHUP) silent = true;  // it has closed its output and goes on
+    if ((events[1].revents & (POLLIN | POLLHUP)) == POLLHUP)
+      silent = true;  // it has closed its output and goes on
     if (events[0].revents != 0) {
       const ExitStatus status = child_.wait();
       if (status.signalled()) return {EntrypointEnd::Kind::signalled, status.signal()};
@@ -159,9 +172,11 @@ void Keeper::tell(std::string_view text) {
 
 }  // namespace
 
-Result<EntrypointEnd> run_process(const EntrypointProcess& process, const std::function<void(std::string_view)>& tell) {
+Result<EntrypointEnd> run_process(const EntrypointProcess& process,
+                                  const std::function<void(std::string_view)>& tell) {
   auto line = SPC_TRY(socket_pair());
-  // A grandchild: nobody waits for the keeper, which may live as long as the servers that the entrypoint has started.
+  // A grandchild: nobody waits for the keeper, which may live as long as the servers that the
+  // entrypoint has started.
   const auto keep = [&]() -> int {
     line.first.reset();
     Keeper(process, std::move(line.second)).run();
@@ -176,7 +191,8 @@ Result<EntrypointEnd> run_process(const EntrypointProcess& process, const std::f
   line.second.reset();
   for (;;) {
     Report report;
-    if (!receive_struct(line.first.get(), report)) return Error(ErrorKind::unavailable, "its supervisor exited");
+    if (!receive_struct(line.first.get(), report))
+      return Error(ErrorKind::unavailable, "its supervisor exited");
     if (report.kind == Report::ended) return report.end;
     tell(std::string_view(report.text, std::min(report.size, sizeof report.text)));
   }

@@ -29,11 +29,15 @@ struct EntrypointEnd {
   int number = 0;  ///< exit status, signal, or errno
 };
 
-/// Executes it in a session of its own, with empty standard input and no descriptor of the calling process, and passes every
-/// line of output to `tell`. Returns when its first process has exited. Then
-///  - on success, processes it started live on, since entrypoints start servers; their output is discarded;
+/// Executes it in a session of its own, with empty standard input and no descriptor of the calling
+/// process, and passes every line of output to `tell`. Returns when its first process has exited.
+/// Then
+///  - on success, processes it started live on, since entrypoints start servers; their output is
+///  discarded;
 ///  - on failure, at the time limit, or if the calling process is killed, all of them are killed.
-/// A fork of the calling process, which must be single-threaded, supervises it; when this returns, it is no longer its child.
-Result<EntrypointEnd> run_process(const EntrypointProcess& process, const std::function<void(std::string_view)>& tell);
+/// A fork of the calling process, which must be single-threaded, supervises it; when this returns,
+/// it is no longer its child.
+Result<EntrypointEnd> run_process(const EntrypointProcess& process,
+                                  const std::function<void(std::string_view)>& tell);
 
 }  // namespace spc

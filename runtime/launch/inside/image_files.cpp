@@ -23,8 +23,8 @@ constexpr std::size_t kMaxFiles = 256;
 constexpr char kApptainerEnvironment[] = "/.singularity.d/env";
 
 /// Apptainer's own, in every image: they serve its features, not the image's settings.
-constexpr std::array<std::string_view, 5> kOfApptainer{"01-base.sh", "94-appsbase.sh", "95-apps.sh", "99-base.sh",
-                                                       "99-runtimevars.sh"};
+constexpr std::array<std::string_view, 5> kOfApptainer{"01-base.sh", "94-appsbase.sh", "95-apps.sh",
+                                                       "99-base.sh", "99-runtimevars.sh"};
 
 /// Nothing if it is missing, no file or too large. Never waits: a FIFO in an image holds nobody up.
 std::optional<std::string> text_inside(const std::string& path) {
@@ -35,14 +35,16 @@ std::optional<std::string> text_inside(const std::string& path) {
   return text ? std::optional(*std::move(text)) : std::nullopt;
 }
 
-/// Paths of the scripts in the order in which Apptainer reads them; nothing if it has not made this image.
+/// Paths of the scripts in the order in which Apptainer reads them; nothing if it has not made this
+/// image.
 std::optional<std::vector<std::string>> apptainer_scripts() {
   UniqueFd directory = open_inside(kApptainerEnvironment, O_RDONLY | O_DIRECTORY);
   if (!directory) return std::nullopt;
   std::vector<std::string> names;
   for (DirectoryReader scripts(std::move(directory)); names.size() < kMaxFiles && scripts.next();) {
     const auto name = scripts.name();
-    if (name.ends_with(".sh") && std::find(kOfApptainer.begin(), kOfApptainer.end(), name) == kOfApptainer.end()) {
+    if (name.ends_with(".sh") &&
+        std::find(kOfApptainer.begin(), kOfApptainer.end(), name) == kOfApptainer.end()) {
       names.push_back(std::string(kApptainerEnvironment) + "/" + std::string(name));
     }
   }
@@ -105,12 +107,14 @@ class ShellWord {
         rest_.remove_prefix(close + 1);
       } else if (c == '\\') {
         if (rest_.empty()) return false;
-        if (quoted && std::string_view("$`\"\\").find(rest_[0]) == std::string_view::npos) value += c;
+        if (quoted && std::string_view("$`\"\\").find(rest_[0]) == std::string_view::npos)
+          value += c;
         value += rest_[0];
         rest_.remove_prefix(1);
       } else if (c == '$') {
         if (!read_reference(value, depth)) return false;
-      } else if (c == '`' || (!quoted && std::string_view("|&<>()").find(c) != std::string_view::npos)) {
+      } else if (c == '`' ||
+                 (!quoted && std::string_view("|&<>()").find(c) != std::string_view::npos)) {
         return false;
       } else {
         value += c;
@@ -122,9 +126,10 @@ class ShellWord {
   bool read_reference(std::string& value, int depth) {
     const bool braces = rest_.starts_with('{');
     if (braces) rest_.remove_prefix(1);
-    const auto size =
-        std::min(static_cast<std::size_t>(std::find_if_not(rest_.begin(), rest_.end(), is_shell_name_character) - rest_.begin()),
-                 rest_.size());
+    const auto size = std::min(
+        static_cast<std::size_t>(
+            std::find_if_not(rest_.begin(), rest_.end(), is_shell_name_character) - rest_.begin()),
+        rest_.size());
     const std::string name(rest_.substr(0, size));
     if (!is_shell_name(name)) return false;
     rest_.remove_prefix(size);
@@ -150,7 +155,8 @@ class ShellWord {
 
   const std::string* find(const std::string& name) const {
     for (const Variables* variables : {&first_, &second_}) {
-      if (const auto found = variables->find(name); found != variables->end()) return &found->second;
+      if (const auto found = variables->find(name); found != variables->end())
+        return &found->second;
     }
     return nullptr;
   }
@@ -160,7 +166,8 @@ class ShellWord {
   const Variables& second_;
 };
 
-/// `[export] NAME=VALUE …` or `export NAME …`: whether all of the line was that. If not, `variables` make no sense.
+/// `[export] NAME=VALUE …` or `export NAME …`: whether all of the line was that. If not,
+/// `variables` make no sense.
 bool assign(std::string_view line, const std::map<std::string, std::string>& known,
             std::map<std::string, std::string>& variables) {
   bool exports = false;
@@ -169,7 +176,8 @@ bool assign(std::string_view line, const std::map<std::string, std::string>& kno
     exports = true;
   }
   while (!line.empty() && line[0] != '#') {
-    const auto size = static_cast<std::size_t>(std::find_if_not(line.begin(), line.end(), is_shell_name_character) - line.begin());
+    const auto size = static_cast<std::size_t>(
+        std::find_if_not(line.begin(), line.end(), is_shell_name_character) - line.begin());
     const std::string name(line.substr(0, size));
     if (!is_shell_name(name)) return false;
     line.remove_prefix(size);
@@ -197,18 +205,22 @@ bool assign(std::string_view line, const std::map<std::string, std::string>& kno
 /// How much deeper the next line is in conditions, loops and functions.
 int change_of_depth(std::string_view line) {
   const auto begins = [&](std::string_view word) {
-    return line.starts_with(word) && (line.size() == word.size() || !is_shell_name_character(line[word.size()]));
+    return line.starts_with(word) &&
+           (line.size() == word.size() || !is_shell_name_character(line[word.size()]));
   };
   int change = 0;
-  for (const std::string_view word : {"if", "case", "for", "while", "until"}) change += begins(word);
+  for (const std::string_view word : {"if", "case", "for", "while", "until"})
+    change += begins(word);
   if (line.ends_with('{')) ++change;
   for (const std::string_view word : {"fi", "esac", "done", "}"})
     change -= begins(word) || line.ends_with("; " + std::string(word));
   return change;
 }
 
-/// Apptainer's scripts. What they may refer to: PATH is the container's in any case, the rest is the job's.
-void read_scripts(const std::vector<std::string>& paths, std::map<std::string, std::string> known, ImageSettings& settings, Log* log) {
+/// Apptainer's scripts. What they may refer to: PATH is the container's in any case, the rest is
+/// the job's.
+void read_scripts(const std::vector<std::string>& paths, std::map<std::string, std::string> known,
+                  ImageSettings& settings, Log* log) {
   const bool has_shell = ::access("/bin/sh", X_OK) == 0;
   bool needs_shell = false;
   std::vector<std::string> assignments;
@@ -223,7 +235,8 @@ void read_scripts(const std::vector<std::string>& paths, std::map<std::string, s
     }
     needs_shell = needs_shell || found.left_out != 0;
     if (found.left_out == 0 || has_shell || log == nullptr) continue;
-    log->write(LogLevel::warning, formatted("the image's {}: line {} and similar lines need /bin/sh, which the image lacks, and are "
+    log->write(LogLevel::warning, formatted("the image's {}: line {} and similar lines need "
+                                            "/bin/sh, which the image lacks, and are "
                                             "ignored; plain assignments are used",
                                             in_quotes(path), found.left_out));
   }
@@ -249,7 +262,8 @@ std::string workdir_in_rc(std::string_view text) {
   return {};
 }
 
-ShellAssignments parse_shell_assignments(std::string_view script, const std::map<std::string, std::string>& known) {
+ShellAssignments parse_shell_assignments(std::string_view script,
+                                         const std::map<std::string, std::string>& known) {
   ShellAssignments found;
   Lines lines(script);
   unsigned number = 0;
@@ -268,15 +282,18 @@ ShellAssignments parse_shell_assignments(std::string_view script, const std::map
   return found;
 }
 
-void read_image_files(const std::map<std::string, std::string>& job, ImageSettings& settings, Log* log) {
+void read_image_files(const std::map<std::string, std::string>& job, ImageSettings& settings,
+                      Log* log) {
   const auto scripts = apptainer_scripts();
   const char* const start_script = scripts ? "/.singularity.d/runscript" : kEnrootScript;
   if (::access(start_script, R_OK) == 0) settings.start_script = start_script;
   if (scripts) return read_scripts(*scripts, job, settings, log);
   if (const auto text = text_inside("/etc/environment")) {
-    for (auto& variable : parse_environment_file(*text)) settings.environment.push_back(std::move(variable));
+    for (auto& variable : parse_environment_file(*text))
+      settings.environment.push_back(std::move(variable));
   }
-  if (const auto text = text_inside("/etc/rc"); text && settings.workdir.empty()) settings.workdir = workdir_in_rc(*text);
+  if (const auto text = text_inside("/etc/rc"); text && settings.workdir.empty())
+    settings.workdir = workdir_in_rc(*text);
 }
 
 }  // namespace spc

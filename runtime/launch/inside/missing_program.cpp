@@ -49,7 +49,8 @@ Starter starter_of(int file) {
   const ssize_t got = ::pread(file, begin.data(), begin.size(), 0);
   if (got < 4) return {};
   const std::string_view bytes(begin.data(), static_cast<std::size_t>(got));
-  if (bytes.starts_with("#!")) return {"interpreter", interpreter_in(bytes), "its first line names it"};
+  if (bytes.starts_with("#!"))
+    return {"interpreter", interpreter_in(bytes), "its first line names it"};
   if (!bytes.starts_with("\177ELF")) return {};
   const auto elf = read_elf(file);
   if (!elf) return {};
@@ -62,26 +63,30 @@ std::string why_missing(const std::string& program, std::string_view path, std::
   const std::string what = "execute " + in_quotes(program);
   const std::string found = found_along(program, path);
   if (found.empty() && program.find('/') == std::string::npos) {
-    return formatted("{}: image {} has no such program along PATH (hint: PATH is {})", what, in_quotes(image), printable(path));
+    return formatted("{}: image {} has no such program along PATH (hint: PATH is {})", what,
+                     in_quotes(image), printable(path));
   }
   if (found.empty() && !program.starts_with('/')) {
     const std::unique_ptr<char, void (*)(void*)> here(::getcwd(nullptr, 0), ::free);
     return formatted(
-        "{}: not in the work directory {} of the container (hint: a directory of the host must be mounted and be the work "
+        "{}: not in the work directory {} of the container (hint: a directory of the host must be "
+        "mounted and be the work "
         "directory)",
         what, in_quotes(here ? here.get() : "?"));
   }
   if (found.empty()) {
-    return formatted("{}: neither in image {} nor mounted (hint: mounts bring files of the host into the container)", what,
-                     in_quotes(image));
+    return formatted(
+        "{}: neither in image {} nor mounted (hint: mounts bring files of the host into the "
+        "container)",
+        what, in_quotes(image));
   }
   const UniqueFd file(::open(found.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC));
   struct stat status {};
   if (!file || ::fstat(file.get(), &status) != 0 || !S_ISREG(status.st_mode)) return {};
   const Starter starter = starter_of(file.get());
   if (starter.path.empty() || is_there(starter.path)) return {};
-  return formatted("{}: its {} {} is not in image {} (hint: {})", what, starter.what, in_quotes(starter.path), in_quotes(image),
-                   starter.hint);
+  return formatted("{}: its {} {} is not in image {} (hint: {})", what, starter.what,
+                   in_quotes(starter.path), in_quotes(image), starter.hint);
 }
 
 }  // namespace spc

@@ -8,7 +8,8 @@
 namespace spc {
 namespace {
 
-void add_pairs(std::string& records, std::string_view key, const std::map<std::string, std::string>& pairs) {
+void add_pairs(std::string& records, std::string_view key,
+               const std::map<std::string, std::string>& pairs) {
   for (const auto& [name, value] : pairs) add_record(records, key, name + "=" + value);
 }
 
@@ -23,7 +24,8 @@ std::string TaskEdits::serialize() const {
     add_pairs(records, "set", edits.environment.set);
     add_pairs(records, "prepend", edits.environment.prepend);
     add_pairs(records, "default", edits.environment.defaults);
-    for (const LimitEdit& limit : edits.limits) add_record(records, "limit", limit.name + "=" + std::to_string(limit.soft));
+    for (const LimitEdit& limit : edits.limits)
+      add_record(records, "limit", limit.name + "=" + std::to_string(limit.soft));
     for (const std::string& note : edits.notes) add_record(records, "note", note);
     for (const std::string& warning : edits.warnings) add_record(records, "warning", warning);
   }
@@ -46,7 +48,9 @@ TaskEdits TaskEdits::parse(std::string_view records) {
     if (key == "unset") edits.environment.unset.insert(value);
     if (key == "note") edits.notes.push_back(value);
     if (key == "warning") edits.warnings.push_back(value);
-    if (key == "took") std::from_chars(value.data(), value.data() + value.size(), task.took[task.of_hooks.back().first]);
+    if (key == "took")
+      std::from_chars(value.data(), value.data() + value.size(),
+                      task.took[task.of_hooks.back().first]);
     const auto inner = value.find('=');
     if (inner == std::string::npos) continue;
     const std::string name = value.substr(0, inner);

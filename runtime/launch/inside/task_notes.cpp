@@ -15,15 +15,17 @@ namespace {
 
 constexpr std::size_t kMostTaskNotes = 16 << 20;
 
-/// The file begins with the length of the notes, a std::uint64_t. They are `key=value\0`: step, image, from, writable, site
-/// (KEY=VALUE), keep (NAME), value (NAME=VALUE), and what TaskEdits and TaskSecurity know.
+/// The file begins with the length of the notes, a std::uint64_t. They are `key=value\0`: step,
+/// image, from, writable, site (KEY=VALUE), keep (NAME), value (NAME=VALUE), and what TaskEdits and
+/// TaskSecurity know.
 struct Parts {
   std::string notes;
   std::string behind;
 };
 
 Result<Parts> read_parts(int file) {
-  const std::string bytes = SPC_TRY_DURING("read the leader's notes", read_file(file, kMostTaskNotes));
+  const std::string bytes =
+      SPC_TRY_DURING("read the leader's notes", read_file(file, kMostTaskNotes));
   std::uint64_t length = 0;
   if (bytes.size() >= sizeof length) std::memcpy(&length, bytes.data(), sizeof length);
   if (bytes.size() < sizeof length || length > bytes.size() - sizeof length) {
@@ -74,7 +76,8 @@ Result<TaskNotes> TaskNotes::read(int file) {
     if (key == "value" && equals != std::string_view::npos) {
       notes.wishes.values[std::string(value.substr(0, equals))] = value.substr(equals + 1);
     }
-    if (key == "site" && equals != std::string_view::npos) notes.site.set(value.substr(0, equals), value.substr(equals + 1));
+    if (key == "site" && equals != std::string_view::npos)
+      notes.site.set(value.substr(0, equals), value.substr(equals + 1));
   }
   notes.from = static_cast<ContainerSpec::From>(from);
   notes.edits = TaskEdits::parse(parts.notes);

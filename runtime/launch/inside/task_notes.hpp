@@ -15,8 +15,8 @@
 
 namespace spc {
 
-/// What the leader writes for all tasks of its node, into a memory file, before any task enters. The outcome of the
-/// entrypoint follows it, once it is known.
+/// What the leader writes for all tasks of its node, into a memory file, before any task enters.
+/// The outcome of the entrypoint follows it, once it is known.
 struct TaskNotes {
   std::string step;   ///< whose: a named container may have been started by another step
   std::string image;  ///< ContainerSpec::image

@@ -12,7 +12,8 @@
 namespace spc {
 namespace {
 
-// A record has no NUL, and a program many. An instruction of the kernel's filter has 8 bytes: struct sock_filter.
+// A record has no NUL, and a program many. An instruction of the kernel's filter has 8 bytes:
+// struct sock_filter.
 constexpr std::size_t kInstruction = sizeof(std::uint64_t);
 constexpr std::size_t kDigits = 2 * kInstruction;
 
@@ -41,7 +42,8 @@ std::string from_digits(std::string_view text) {
 std::string TaskSecurity::serialize() const {
   std::string records;
   add_record(records, "seccomp", asked);
-  for (const std::string& program : programs) add_record(records, "seccomp-program", in_digits(program));
+  for (const std::string& program : programs)
+    add_record(records, "seccomp-program", in_digits(program));
   if (!apparmor.empty()) add_record(records, "apparmor", apparmor);
   if (!selinux.empty()) add_record(records, "selinux", selinux);
   return records;
@@ -60,15 +62,20 @@ TaskSecurity TaskSecurity::parse(std::string_view records) {
 
 Result<void> TaskSecurity::check(const LaunchRequest& request) const {
   if (request.seccomp.empty() || request.seccomp == asked) return {};
-  const std::string has = asked.empty() ? "without one of the job" : "with seccomp=" + printable(asked);
-  return Error(ErrorKind::refused, formatted("--container-security=seccomp={}: the container was started {}",
-                                             printable(request.seccomp), has))
+  const std::string has =
+      asked.empty() ? "without one of the job" : "with seccomp=" + printable(asked);
+  return Error(ErrorKind::refused,
+               formatted("--container-security=seccomp={}: the container was started {}",
+                         printable(request.seccomp), has))
       .hint("it is running already: use the option in the step that starts it");
 }
 
 Result<void> TaskSecurity::apply() const {
-  if (!apparmor.empty()) SPC_TRY_DURING("apparmor_profile of the site", set_exec_label(SecurityModule::apparmor, apparmor));
-  if (!selinux.empty()) SPC_TRY_DURING("selinux_label of the site", set_exec_label(SecurityModule::selinux, selinux));
+  if (!apparmor.empty())
+    SPC_TRY_DURING("apparmor_profile of the site",
+                   set_exec_label(SecurityModule::apparmor, apparmor));
+  if (!selinux.empty())
+    SPC_TRY_DURING("selinux_label of the site", set_exec_label(SecurityModule::selinux, selinux));
   for (const std::string& program : programs) SPC_TRY(load_seccomp_program(program));
   return {};
 }

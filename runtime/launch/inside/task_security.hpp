@@ -13,7 +13,8 @@ namespace spc {
 struct TaskSecurity {
   std::string asked;                  ///< LaunchRequest::seccomp of the step that started it
   std::vector<std::string> programs;  ///< of seccomp, in the kernel's form: all of them count
-  std::string apparmor, selinux;      ///< labels of the site; empty: none, or the node does not have that module
+  std::string apparmor,
+      selinux;  ///< labels of the site; empty: none, or the node does not have that module
 
   /// Records `key=value\0`; other keys count for nothing.
   [[nodiscard]] std::string serialize() const;

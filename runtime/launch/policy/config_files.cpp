@@ -16,7 +16,8 @@ Result<void> add_file(std::vector<ConfigFile>& files, const std::string& path, u
   const auto file = open_trusted_file(path, kWhatItIs, owner);
   if (!file && file.error().kind() == ErrorKind::not_found) return {};
   if (!file) return file.error();
-  auto text = SPC_TRY_DURING(kWhatItIs + (" " + in_quotes(path)), read_file(file->get(), kMostOfAFile));
+  auto text =
+      SPC_TRY_DURING(kWhatItIs + (" " + in_quotes(path)), read_file(file->get(), kMostOfAFile));
   files.push_back({path, std::move(text)});
   return {};
 }
@@ -29,7 +30,8 @@ Result<std::vector<std::string>> drop_ins(const std::string& path, uid_t owner) 
   if (!directory) return directory.error();
   DirectoryReader entries(*std::move(directory));
   while (entries.next()) {
-    if (entries.name().ends_with(".toml") && !entries.name().starts_with('.')) names.push_back(path + "/" + entries.c_name());
+    if (entries.name().ends_with(".toml") && !entries.name().starts_with('.'))
+      names.push_back(path + "/" + entries.c_name());
   }
   if (entries.error() != 0) return Error::from_errno(entries.error(), "read " + in_quotes(path));
   std::sort(names.begin(), names.end());
@@ -43,7 +45,8 @@ Result<std::vector<ConfigFile>> read_config_files(const std::string& path, uid_t
   SPC_TRY(add_file(files, path, owner));
   constexpr std::string_view kEnd = ".toml";
   if (!path.ends_with(kEnd)) return files;
-  for (const std::string& file : SPC_TRY(drop_ins(path.substr(0, path.size() - kEnd.size()) + ".d", owner))) {
+  for (const std::string& file :
+       SPC_TRY(drop_ins(path.substr(0, path.size() - kEnd.size()) + ".d", owner))) {
     SPC_TRY(add_file(files, file, owner));
   }
   return files;

@@ -20,11 +20,13 @@ Result<void> add_condition(ImageRule& rule, std::string_view word) {
       {"user=", rule.users}, {"group=", rule.groups}, {"partition=", rule.partitions}};
   for (const auto& [key, names] : kinds) {
     if (!word.starts_with(key)) continue;
-    for (std::string_view rest = word.substr(key.size()); !rest.empty();) names.emplace_back(take_until(rest, ','));
+    for (std::string_view rest = word.substr(key.size()); !rest.empty();)
+      names.emplace_back(take_until(rest, ','));
     if (names.empty() || word.ends_with(',')) break;
     return {};
   }
-  return Error(ErrorKind::invalid, in_quotes(word) + " is not user=, group= or partition= with names");
+  return Error(ErrorKind::invalid,
+               in_quotes(word) + " is not user=, group= or partition= with names");
 }
 
 }  // namespace
@@ -42,6 +44,8 @@ Result<ImageRule> ImageRule::parse(std::string_view text) {
   return rule;
 }
 
-bool ImageRule::fits(const std::string& repository) const { return ::fnmatch(pattern.c_str(), repository.c_str(), 0) == 0; }
+bool ImageRule::fits(const std::string& repository) const {
+  return ::fnmatch(pattern.c_str(), repository.c_str(), 0) == 0;
+}
 
 }  // namespace spc

@@ -12,8 +12,8 @@ namespace spc {
 ///
 ///     PATTERN [user=NAME|UID[,...]] [group=NAME|GID[,...]] [partition=NAME[,...]]
 ///
-/// PATTERN is one of fnmatch(3), in which * stands for slashes, too; it is compared with REGISTRY/REPOSITORY. Each
-/// condition that is there must hold.
+/// PATTERN is one of fnmatch(3), in which * stands for slashes, too; it is compared with
+/// REGISTRY/REPOSITORY. Each condition that is there must hold.
 struct ImageRule {
   std::string pattern;
   std::vector<std::string> users, groups, partitions;

@@ -38,7 +38,9 @@ inline void text_to(std::optional<bool>& value, std::string_view text) { value =
 inline void text_to(PullPolicy& value, std::string_view text) {
   value = parse_pull_policy(std::string(text)).value_or(value);
 }
-inline void text_to(std::vector<std::string>& value, std::string_view text) { value.emplace_back(text); }
+inline void text_to(std::vector<std::string>& value, std::string_view text) {
+  value.emplace_back(text);
+}
 template <typename Number>
 void text_to(Number& value, std::string_view text) {
   std::from_chars(text.data(), text.data() + text.size(), value);

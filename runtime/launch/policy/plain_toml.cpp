@@ -5,7 +5,9 @@
 namespace spc {
 namespace {
 
-bool is_letter_or_digit(char c) { return (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9'); }
+bool is_letter_or_digit(char c) {
+  return (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9');
+}
 bool is_of_bare_key(char c) { return is_letter_or_digit(c) || c == '_' || c == '-'; }
 bool is_of_word(char c) { return is_of_bare_key(c) || c == '+' || c == '.' || c == ':'; }
 

@@ -18,11 +18,11 @@ using Row = KeyRow<SitePolicy>;
 
 constexpr std::size_t kMostPolicy = sizeof(PolicyRecord) + PolicyRecord::kMostText;
 
-constexpr std::array<Row, 4> kEnrootKeys{{{"writable", "", "", "", &SitePolicy::writable},
-                                          {"mount_home", "", "", "", &SitePolicy::mount_home},
-                                          {"enroot_mounts", "", "", "", &SitePolicy::enroot_mounts},
-                                          {"enroot_mounts_of_user", "", "", "",
-                                           &SitePolicy::enroot_mounts_of_user}}};
+constexpr std::array<Row, 4> kEnrootKeys{
+    {{"writable", "", "", "", &SitePolicy::writable},
+     {"mount_home", "", "", "", &SitePolicy::mount_home},
+     {"enroot_mounts", "", "", "", &SitePolicy::enroot_mounts},
+     {"enroot_mounts_of_user", "", "", "", &SitePolicy::enroot_mounts_of_user}}};
 
 /// Texts of a value, as records have them.
 std::vector<std::string> texts_of(bool value) { return {value ? "true" : "false"}; }
@@ -40,7 +40,8 @@ std::enable_if_t<std::is_integral_v<Number>, std::vector<std::string>> texts_of(
 }
 
 const Row* row_of(std::string_view key) {
-  for (const std::span<const Row> rows : {std::span<const Row>(kSiteKeys), std::span<const Row>(kEnrootKeys)}) {
+  for (const std::span<const Row> rows :
+       {std::span<const Row>(kSiteKeys), std::span<const Row>(kEnrootKeys)}) {
     for (const Row& row : rows) {
       if (row.name == key) return &row;
     }
@@ -58,7 +59,8 @@ void set_text(SitePolicy& site, std::string_view text) {
 SitePolicy::SitePolicy() { set_defaults<SitePolicy>(kSiteKeys, *this); }
 
 Result<SitePolicy> SitePolicy::of(int policy_file) {
-  const std::string bytes = SPC_TRY_DURING("read the site's policy", read_file(policy_file, kMostPolicy));
+  const std::string bytes =
+      SPC_TRY_DURING("read the site's policy", read_file(policy_file, kMostPolicy));
   PolicyRecord record;
   if (bytes.size() >= sizeof record) std::memcpy(&record, bytes.data(), sizeof record);
   if (bytes.size() < sizeof record || bytes.size() != sizeof record + record.text_bytes) {
@@ -94,7 +96,8 @@ void SitePolicy::override_with(const std::vector<std::string>& settings) {
 
 std::vector<std::pair<std::string, std::string>> SitePolicy::records() const {
   std::vector<std::pair<std::string, std::string>> all;
-  for (const std::span<const Row> rows : {std::span<const Row>(kSiteKeys), std::span<const Row>(kEnrootKeys)}) {
+  for (const std::span<const Row> rows :
+       {std::span<const Row>(kSiteKeys), std::span<const Row>(kEnrootKeys)}) {
     for (const Row& row : rows) {
       const auto texts = std::visit([&](auto member) { return texts_of(this->*member); }, row.sink);
       for (const std::string& text : texts) all.emplace_back(row.name, text);
@@ -111,7 +114,8 @@ std::optional<bool> SitePolicy::flag(std::string_view key) const {
 
 std::string site_records(const SitePolicy& site) {
   std::string bytes;
-  for (const auto& [key, value] : site.records()) bytes.append(key).append("=").append(value) += '\0';
+  for (const auto& [key, value] : site.records())
+    bytes.append(key).append("=").append(value) += '\0';
   return bytes;
 }
 

@@ -28,13 +28,15 @@ bool take(const PlainEntry& entry, bool& into) {
 }
 
 bool take(const PlainEntry& entry, PullPolicy& into) {
-  const auto policy = entry.kind == EntryKind::text ? parse_pull_policy(entry.texts.front()) : std::nullopt;
+  const auto policy =
+      entry.kind == EntryKind::text ? parse_pull_policy(entry.texts.front()) : std::nullopt;
   into = policy.value_or(into);
   return policy.has_value();
 }
 
 bool take(const PlainEntry& entry, PortRange& into) {
-  const auto range = entry.kind == EntryKind::text ? PortRange::parse(entry.texts.front()) : std::nullopt;
+  const auto range =
+      entry.kind == EntryKind::text ? PortRange::parse(entry.texts.front()) : std::nullopt;
   into = range.value_or(into);
   return range.has_value();
 }
@@ -52,7 +54,8 @@ bool take_peers(const PlainEntry& entry, SubmitRules& rules) {
 }
 
 bool take_registry(const PlainEntry& entry, std::vector<std::string>& blocked) {
-  if (entry.table.size() != 2 || entry.table.front() != "registries" || entry.key != "blocked") return true;
+  if (entry.table.size() != 2 || entry.table.front() != "registries" || entry.key != "blocked")
+    return true;
   const auto host = parse_registry(entry.table.back());
   bool is_blocked = false;
   if (!host || !take(entry, is_blocked)) return false;
@@ -62,7 +65,8 @@ bool take_registry(const PlainEntry& entry, std::vector<std::string>& blocked) {
 }
 
 bool take_rule(const PlainEntry& entry, SubmitRules& rules) {
-  if (entry.table == std::vector<std::string>{"shared"} && entry.key == "pull_at_submit") return take(entry, rules.pull_at_submit);
+  if (entry.table == std::vector<std::string>{"shared"} && entry.key == "pull_at_submit")
+    return take(entry, rules.pull_at_submit);
   if (entry.table == std::vector<std::string>{"peers"}) return take_peers(entry, rules);
   if (!entry.table.empty()) return take_registry(entry, rules.registries.blocked);
   if (entry.key == "default_registry") return take(entry, rules.default_registry);
@@ -97,7 +101,8 @@ SubmitRules SubmitRules::of(const std::vector<ConfigFile>& files) {
 
 Result<void> RegistryRules::check(std::string_view registry) const {
   const auto fits = [&](const std::string& one) {
-    if (one.starts_with("*.")) return registry.ends_with(std::string_view(one).substr(1)) && registry.size() >= one.size();
+    if (one.starts_with("*."))
+      return registry.ends_with(std::string_view(one).substr(1)) && registry.size() >= one.size();
     const auto host = parse_registry(one);
     return host && *host == registry;
   };
@@ -107,18 +112,22 @@ Result<void> RegistryRules::check(std::string_view registry) const {
       .hint("push the image to an allowed registry, or ask the administrator");
 }
 
-Result<void> SubmitRules::check(const std::vector<std::string>& features, const std::string& image) const {
+Result<void> SubmitRules::check(const std::vector<std::string>& features,
+                                const std::string& image) const {
   SPC_TRY(check_features(features, features_off));
   if (image.empty()) return {};  // a container by its name
   const auto location = SPC_TRY(ImageLocation::parse(image, default_registry));
   const bool at_registry = location.kind == ImageLocation::Kind::registry;
   // The site's importer knows registries of its own.
-  if (at_registry ? !importer.empty() : location.kind != ImageLocation::Kind::remote_file) return {};
-  SPC_TRY_DURING("pull image " + in_quotes(location.canonical()), registries.check(location.name.registry));
+  if (at_registry ? !importer.empty() : location.kind != ImageLocation::Kind::remote_file)
+    return {};
+  SPC_TRY_DURING("pull image " + in_quotes(location.canonical()),
+                 registries.check(location.name.registry));
   return {};
 }
 
-Result<void> check_features(const std::vector<std::string>& used, const std::vector<std::string>& off) {
+Result<void> check_features(const std::vector<std::string>& used,
+                            const std::vector<std::string>& off) {
   for (const std::string& feature : used) {
     if (std::ranges::find(off, feature) == off.end()) continue;
     return Error(ErrorKind::refused, formatted("--{}: not allowed by this site", feature))

@@ -25,11 +25,13 @@ struct RegistryRules {
   bool operator==(const RegistryRules&) const = default;
 };
 
-/// What of config.toml can refuse a request before it is submitted, says whether srun asks a registry and how it listens, or what is
-/// begun at submission: srun, sbatch and salloc read this much of it themselves.
+/// What of config.toml can refuse a request before it is submitted, says whether srun asks a
+/// registry and how it listens, or what is begun at submission: srun, sbatch and salloc read this
+/// much of it themselves.
 struct SubmitRules {
   enum class Known {
-    none,  ///< there is no configuration here, or not one to be trusted: the nodes have files of their own
+    none,  ///< there is no configuration here, or not one to be trusted: the nodes have files of
+           ///< their own
     all,   ///< these are the rules
     some,  ///< a file has more than plain TOML, so `scontainer submit-check` has to read it
   };
@@ -51,12 +53,14 @@ struct SubmitRules {
   static SubmitRules of(const std::vector<ConfigFile>& files);
 
   /// `features`: options in use. `image`: as typed; empty: none.
-  [[nodiscard]] Result<void> check(const std::vector<std::string>& features, const std::string& image) const;
+  [[nodiscard]] Result<void> check(const std::vector<std::string>& features,
+                                   const std::string& image) const;
 
   bool operator==(const SubmitRules&) const = default;
 };
 
 /// `features_off`: no option in use may be in it.
-Result<void> check_features(const std::vector<std::string>& used, const std::vector<std::string>& off);
+Result<void> check_features(const std::vector<std::string>& used,
+                            const std::vector<std::string>& off);
 
 }  // namespace spc

@@ -17,18 +17,21 @@ struct UseWord {
   std::string_view word;
   ContainerName::Use use;
 };
-constexpr UseWord kUses[] = {{"auto", ContainerName::Use::automatic},  {"create", ContainerName::Use::create},
-                             {"exec", ContainerName::Use::exec},       {"no_exec", ContainerName::Use::no_exec},
-                             {"replace", ContainerName::Use::replace}, {"remove", ContainerName::Use::remove}};
+constexpr UseWord kUses[] = {
+    {"auto", ContainerName::Use::automatic},  {"create", ContainerName::Use::create},
+    {"exec", ContainerName::Use::exec},       {"no_exec", ContainerName::Use::no_exec},
+    {"replace", ContainerName::Use::replace}, {"remove", ContainerName::Use::remove}};
 
 bool may_be_in_name(char c) {
-  return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '.' || c == '_' || c == '-';
+  return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '.' ||
+         c == '_' || c == '-';
 }
 
 std::optional<std::uint32_t> number(std::string_view text) {
   std::uint32_t value = 0;
   const auto [end, problem] = std::from_chars(text.data(), text.data() + text.size(), value);
-  return problem == std::errc() && end == text.data() + text.size() ? std::optional(value) : std::nullopt;
+  return problem == std::errc() && end == text.data() + text.size() ? std::optional(value)
+                                                                    : std::nullopt;
 }
 
 /// Slurm's numbers of the steps that it makes by itself.
@@ -48,13 +51,15 @@ Result<ContainerName> ContainerName::parse(std::string_view text) {
     const auto* const found = std::ranges::find(kUses, text.substr(colon + 1), &UseWord::word);
     if (found == std::end(kUses)) {
       return Error(ErrorKind::invalid,
-                   "--container-name: flag must be \"auto\", \"create\", \"exec\", \"no_exec\", \"replace\" or \"remove\"");
+                   "--container-name: flag must be \"auto\", \"create\", \"exec\", \"no_exec\", "
+                   "\"replace\" or \"remove\"");
     }
     name.use = found->use;
   }
   if (name.text.empty()) return Error(ErrorKind::invalid, "--container-name: empty name");
   if (name.text.size() > kLongest || !std::ranges::all_of(name.text, may_be_in_name)) {
-    return Error(ErrorKind::invalid, formatted("--container-name: {} is not a valid name", in_quotes(name.text)))
+    return Error(ErrorKind::invalid,
+                 formatted("--container-name: {} is not a valid name", in_quotes(name.text)))
         .hint("up to 64 letters, digits, dots, dashes and underscores");
   }
   return name;

@@ -8,7 +8,8 @@
 
 namespace spc {
 
-/// Adds VENDOR/CLASS=NAME[,...], without duplicates, in order. Only the node knows whether a device exists.
+/// Adds VENDOR/CLASS=NAME[,...], without duplicates, in order. Only the node knows whether a device
+/// exists.
 Result<void> add_device_names(std::vector<std::string>& devices, std::string_view list);
 
 }  // namespace spc

@@ -9,17 +9,21 @@ namespace {
 
 /// A variable that can be meant: everything else is a mistake of typing.
 bool is_name(std::string_view text) {
-  const bool sane = std::all_of(text.begin(), text.end(), [](char c) { return c > 0x20 && c < 0x7f && c != '='; });
+  const bool sane = std::all_of(text.begin(), text.end(),
+                                [](char c) { return c > 0x20 && c < 0x7f && c != '='; });
   return sane && !text.empty() && (text[0] < '0' || text[0] > '9');
 }
 
-bool is_pattern(std::string_view text) { return text.find_first_of("*?") != std::string_view::npos; }
+bool is_pattern(std::string_view text) {
+  return text.find_first_of("*?") != std::string_view::npos;
+}
 
 }  // namespace
 
 Result<void> EnvironmentWishes::add(std::string_view list) {
   const auto refused = [&] {
-    return Error(ErrorKind::invalid, "invalid format: " + in_quotes(list)).hint("NAME, PATTERN or NAME=VALUE, joined by commas");
+    return Error(ErrorKind::invalid, "invalid format: " + in_quotes(list))
+        .hint("NAME, PATTERN or NAME=VALUE, joined by commas");
   };
   for (std::string_view rest = list;;) {
     auto piece = next_piece(rest, "=,");
@@ -30,7 +34,8 @@ Result<void> EnvironmentWishes::add(std::string_view list) {
       piece = next_piece(rest, ",");
       if (!named || !piece) return refused();
       values[name] = piece->text;
-    } else if (const auto equals = name.find('='); equals != std::string::npos) {  // "NAME=VALUE" in quotes
+    } else if (const auto equals = name.find('=');
+               equals != std::string::npos) {  // "NAME=VALUE" in quotes
       const std::string value = name.substr(equals + 1);
       name.resize(equals);
       if (!is_name(name) || is_pattern(name)) return refused();
@@ -45,7 +50,8 @@ Result<void> EnvironmentWishes::add(std::string_view list) {
 }
 
 bool EnvironmentWishes::keeps(std::string_view name) const {
-  return std::any_of(keep.begin(), keep.end(), [&](const auto& pattern) { return matches_pattern(pattern, name); });
+  return std::any_of(keep.begin(), keep.end(),
+                     [&](const auto& pattern) { return matches_pattern(pattern, name); });
 }
 
 EnvironmentWishes EnvironmentWishes::of_site(const SitePolicy& site) {
@@ -53,7 +59,8 @@ EnvironmentWishes EnvironmentWishes::of_site(const SitePolicy& site) {
   wishes.keep = site.keep_env;
   for (const std::string& variable : site.env) {
     const auto equals = std::min(variable.find('='), variable.size());
-    if (equals > 0 && equals < variable.size()) wishes.values[variable.substr(0, equals)] = variable.substr(equals + 1);
+    if (equals > 0 && equals < variable.size())
+      wishes.values[variable.substr(0, equals)] = variable.substr(equals + 1);
   }
   return wishes;
 }

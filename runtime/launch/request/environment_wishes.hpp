@@ -12,10 +12,11 @@ namespace spc {
 
 /// Variables requested by --container-env or the site.
 struct EnvironmentWishes {
-  std::vector<std::string> keep;              ///< names and patterns (with * and ?) that keep the job's value
+  std::vector<std::string> keep;  ///< names and patterns (with * and ?) that keep the job's value
   std::map<std::string, std::string> values;  ///< set to these values in any case
 
-  /// Adds `ITEM[,ITEM...]`, an item being NAME, PATTERN or NAME=VALUE; quoting as in launch/request/quoted_text.hpp.
+  /// Adds `ITEM[,ITEM...]`, an item being NAME, PATTERN or NAME=VALUE; quoting as in
+  /// launch/request/quoted_text.hpp.
   Result<void> add(std::string_view list);
   [[nodiscard]] bool keeps(std::string_view name) const;
 

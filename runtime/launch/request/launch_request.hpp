@@ -36,8 +36,9 @@ struct LaunchRequest {
   std::optional<bool> remap_root;        ///< empty: the site's default, as for the next
   std::optional<bool> entrypoint;
   bool entrypoint_log = false;
-  bool contain = false;              ///< hide the user's files
-  std::string seccomp;               ///< profile of system calls: "default", or an absolute path; empty: only the site's
+  bool contain = false;  ///< hide the user's files
+  std::string
+      seccomp;  ///< profile of system calls: "default", or an absolute path; empty: only the site's
   bool private_layer = false;        ///< each task has its own container
   std::optional<bool> slurm;         ///< make Slurm's commands work; empty: the site's default
   bool explain = false;              ///< dry run
@@ -45,17 +46,20 @@ struct LaunchRequest {
   bool begins_job = false;           ///< at submission: the job is not there yet
   std::vector<std::string> command;  ///< of the task, for the dry run
   std::string batch;                 ///< script, steps, or empty: the site's default
-  std::optional<bool> gpu;           ///< inject GPUs; empty: if the step has any and the site allows it
+  std::optional<bool> gpu;  ///< inject GPUs; empty: if the step has any and the site allows it
   std::vector<std::string> devices;  ///< CDI names
   std::string mpi;                   ///< image, host, or empty: the site's default
-  std::optional<std::set<std::string>> granted_devices;  ///< nodes that the step may open, if determined from its cgroup
-  MessageStyle* style = nullptr;       ///< the caller's; follows the site's settings once they are known
+  std::optional<std::set<std::string>>
+      granted_devices;            ///< nodes that the step may open, if determined from its cgroup
+  MessageStyle* style = nullptr;  ///< the caller's; follows the site's settings once they are known
   std::vector<std::string> overrides;  ///< of the site's settings: KEY=VALUE
-  std::optional<std::int64_t> since;   ///< when the job was submitted, in seconds since 1970, if that is known
-  std::string resolved;                ///< what tags stand for, as srun says: resolved_tag()
-  std::string meeting;                 ///< where srun listens: the value of kMeetingVariable; empty: it does not
-  std::uint32_t nodes = 1;             ///< of the step
-  std::string batch_script;            ///< of a batch step: Slurm's copy of the script, mounted at the same path
+  std::optional<std::int64_t>
+      since;             ///< when the job was submitted, in seconds since 1970, if that is known
+  std::string resolved;  ///< what tags stand for, as srun says: resolved_tag()
+  std::string meeting;   ///< where srun listens: the value of kMeetingVariable; empty: it does not
+  std::uint32_t nodes = 1;  ///< of the step
+  std::string
+      batch_script;  ///< of a batch step: Slurm's copy of the script, mounted at the same path
 };
 
 }  // namespace spc

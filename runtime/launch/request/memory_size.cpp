@@ -14,7 +14,8 @@ namespace spc {
 namespace {
 
 constexpr std::string_view kGrammar = "bytes with suffix K, M, G or T, or N% of the job's memory";
-constexpr std::uint64_t kMost = std::uint64_t{1} << 60;  // no machine has more, and sums of it do not overflow
+constexpr std::uint64_t kMost = std::uint64_t{1}
+                                << 60;  // no machine has more, and sums of it do not overflow
 constexpr std::uint64_t kPage = 4096;
 
 /// All of `text`, or nothing; what does not fit is `kMost`, which is too much for everything.
@@ -31,7 +32,8 @@ std::string contents(const std::string& path) {
   return text ? *text : std::string();
 }
 
-/// The least of the limits of this cgroup and of those above it: slurmd sets them on the job, on the step and on the task.
+/// The least of the limits of this cgroup and of those above it: slurmd sets them on the job, on
+/// the step and on the task.
 std::uint64_t least_limit(const std::string& mounted_at, std::string group, const char* file) {
   std::uint64_t least = kMost;
   for (;;) {
@@ -49,15 +51,18 @@ std::uint64_t limit_of_cgroup() {
   std::uint64_t least = kMost;
   const std::string groups = contents("/proc/self/cgroup");
   for (std::string_view rest = groups; !rest.empty();) {
-    const std::string_view line = rest.substr(0, rest.find('\n'));  // "4:memory:/slurm/job_7" or "0::/slurm/job_7"
+    const std::string_view line =
+        rest.substr(0, rest.find('\n'));  // "4:memory:/slurm/job_7" or "0::/slurm/job_7"
     rest.remove_prefix(std::min(line.size() + 1, rest.size()));
     const auto first = line.find(':');
     const auto second = line.find(':', first + 1);
     if (second == std::string_view::npos) continue;
     const std::string_view controllers = line.substr(first + 1, second - first - 1);
     const std::string group(line.substr(second + 1));
-    if (controllers.empty()) least = std::min(least, least_limit("/sys/fs/cgroup", group, "memory.max"));
-    if (controllers == "memory") least = std::min(least, least_limit("/sys/fs/cgroup/memory", group, "memory.limit_in_bytes"));
+    if (controllers.empty())
+      least = std::min(least, least_limit("/sys/fs/cgroup", group, "memory.max"));
+    if (controllers == "memory")
+      least = std::min(least, least_limit("/sys/fs/cgroup/memory", group, "memory.limit_in_bytes"));
   }
   return least;
 }
@@ -74,19 +79,23 @@ std::uint64_t asked_of_slurm(const std::map<std::string, std::string>& environme
   const std::uint64_t a_node = number_of(environment, "SLURM_MEM_PER_NODE");
   if (a_node != 0) return std::min(a_node, kMost / kMegabyte) * kMegabyte;
   const std::uint64_t a_cpu = number_of(environment, "SLURM_MEM_PER_CPU");
-  const std::uint64_t cpus = std::min(number_of(environment, "SLURM_CPUS_ON_NODE"), std::uint64_t{1} << 16);
+  const std::uint64_t cpus =
+      std::min(number_of(environment, "SLURM_CPUS_ON_NODE"), std::uint64_t{1} << 16);
   return std::min(a_cpu, kMost / kMegabyte / (std::uint64_t{1} << 16)) * cpus * kMegabyte;
 }
 
 }  // namespace
 
 Result<MemorySize> MemorySize::parse(std::string_view text) {
-  const auto refuse = [&](const char* why) { return Error(ErrorKind::invalid, in_quotes(text) + why).hint(kGrammar); };
+  const auto refuse = [&](const char* why) {
+    return Error(ErrorKind::invalid, in_quotes(text) + why).hint(kGrammar);
+  };
   MemorySize size;
   const auto digits = std::min(text.find_first_not_of("0123456789"), text.size());
   const std::string_view unit = text.substr(digits);
   std::uint64_t number = 0;
-  if (digits == 0 || !read_number(text.substr(0, digits), number) || unit.size() > 1) return refuse(" is not a size");
+  if (digits == 0 || !read_number(text.substr(0, digits), number) || unit.size() > 1)
+    return refuse(" is not a size");
   if (number == 0) return refuse(": too small");
   if (unit == "%") {
     if (number > 100) return refuse(" is more than 100%");
@@ -95,21 +104,23 @@ Result<MemorySize> MemorySize::parse(std::string_view text) {
   }
   static constexpr std::string_view kUnits = "KMGTkmgt";
   const auto which = unit.empty() ? 0 : kUnits.find(unit[0]) % 4 + 1;
-  if (!unit.empty() && kUnits.find(unit[0]) == std::string_view::npos) return refuse(" is not a size");
+  if (!unit.empty() && kUnits.find(unit[0]) == std::string_view::npos)
+    return refuse(" is not a size");
   if (number >= kMost >> (10 * which)) return refuse(" is too large");
   size.bytes = number << (10 * which);
   return size;
 }
 
 std::uint64_t memory_of_job(const std::map<std::string, std::string>& job_environment) {
-  const std::uint64_t machine =
-      static_cast<std::uint64_t>(::sysconf(_SC_PHYS_PAGES)) * static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));
+  const std::uint64_t machine = static_cast<std::uint64_t>(::sysconf(_SC_PHYS_PAGES)) *
+                                static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));
   if (const auto limit = limit_of_cgroup(); limit < machine) return limit;
   const auto asked = asked_of_slurm(job_environment);
   return asked != 0 ? std::min(asked, machine) : machine;
 }
 
-Result<std::uint64_t> bytes_of(const MemorySize& size, std::uint64_t memory, const std::string& most) {
+Result<std::uint64_t> bytes_of(const MemorySize& size, std::uint64_t memory,
+                               const std::string& most) {
   const auto in_bytes = [&](const MemorySize& some) {
     return std::max(kPage, some.percent != 0 ? memory / 100 * some.percent : some.bytes);
   };

@@ -19,12 +19,13 @@ struct MemorySize {
   bool operator==(const MemorySize&) const = default;
 };
 
-/// Memory available to the calling task in bytes: the limit of its cgroups, or the job's request, or all of
-/// the node's.
+/// Memory available to the calling task in bytes: the limit of its cgroups, or the job's request,
+/// or all of the node's.
 std::uint64_t memory_of_job(const std::map<std::string, std::string>& job_environment);
 
-/// In bytes for a job with `memory`, at least a page. Refused if it exceeds `most`, written like a MemorySize;
-/// empty: no limit.
-Result<std::uint64_t> bytes_of(const MemorySize& size, std::uint64_t memory, const std::string& most);
+/// In bytes for a job with `memory`, at least a page. Refused if it exceeds `most`, written like a
+/// MemorySize; empty: no limit.
+Result<std::uint64_t> bytes_of(const MemorySize& size, std::uint64_t memory,
+                               const std::string& most);
 
 }  // namespace spc

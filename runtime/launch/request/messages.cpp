@@ -24,13 +24,17 @@ constexpr Wording kPyxis[] = {
 
 }  // namespace
 
-MessageStyle message_style(const SitePolicy& site) { return site.messages == "pyxis" ? MessageStyle::pyxis : MessageStyle::own; }
+MessageStyle message_style(const SitePolicy& site) {
+  return site.messages == "pyxis" ? MessageStyle::pyxis : MessageStyle::own;
+}
 
-const char* message_prefix(MessageStyle style) { return style == MessageStyle::pyxis ? "pyxis: " : "spank-container: "; }
+const char* message_prefix(MessageStyle style) {
+  return style == MessageStyle::pyxis ? "pyxis: " : "spank-container: ";
+}
 
 std::string in_words_of_pyxis(Event event, std::string_view object, std::string_view detail) {
-  const auto* wording =
-      std::find_if(std::begin(kPyxis), std::end(kPyxis), [&](const Wording& one) { return one.event == event; });
+  const auto* wording = std::find_if(std::begin(kPyxis), std::end(kPyxis),
+                                     [&](const Wording& one) { return one.event == event; });
   std::string text;
   for (std::string_view rest = wording->text; !rest.empty();) {
     const bool is_object = rest.starts_with("{}");
@@ -47,7 +51,9 @@ std::string in_words_of_pyxis(Event event, std::string_view object, std::string_
 
 Error in_words(const MessageStyle* style, Event event, std::string_view object, Error ours) {
   if (style == nullptr || *style == MessageStyle::own) return ours;
-  return {ours.kind(), in_words_of_pyxis(event, object, ours.sys_errno() == 0 ? "" : ::strerror(ours.sys_errno()))};
+  return {
+      ours.kind(),
+      in_words_of_pyxis(event, object, ours.sys_errno() == 0 ? "" : ::strerror(ours.sys_errno()))};
 }
 
 }  // namespace spc

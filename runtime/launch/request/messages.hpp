@@ -28,7 +28,8 @@ enum class Event {
 /// pyxis's text; `detail` is the reason of a failure.
 std::string in_words_of_pyxis(Event event, std::string_view object, std::string_view detail = "");
 
-/// Our error, or pyxis's text for it. Both include the reason of a failed system call. No style: our text.
+/// Our error, or pyxis's text for it. Both include the reason of a failed system call. No style:
+/// our text.
 Error in_words(const MessageStyle* style, Event event, std::string_view object, Error ours);
 
 }  // namespace spc

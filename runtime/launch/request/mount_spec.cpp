@@ -30,7 +30,8 @@ struct Refusal {
   std::string_view why;
 };
 constexpr Refusal kRefused[] = {
-    {"x-move", "not supported (hint: mount it at the new path and drop the first mount with umount:PATH)"},
+    {"x-move",
+     "not supported (hint: mount it at the new path and drop the first mount with umount:PATH)"},
     {"remount", "not supported (hint: set the flags on the mount itself)"},
     {"suid", "every mount is nosuid"},
     {"dev", "every mount outside /dev is nodev"},
@@ -56,7 +57,8 @@ bool read_count(std::string_view text, std::uint64_t& number) {
   return problem == std::errc() && end == text.data() + text.size();
 }
 
-/// A tmpfs is the user's: of another owner it cannot be. 0 is the user, too, who is root in a container with remapped root.
+/// A tmpfs is the user's: of another owner it cannot be. 0 is the user, too, who is root in a
+/// container with remapped root.
 Result<void> check_owner(std::string_view item, std::string_view flag, std::string_view value) {
   std::uint64_t number = 0;
   const std::uint64_t own = flag.starts_with("uid=") ? ::geteuid() : ::getegid();
@@ -77,12 +79,15 @@ Result<void> apply_tmpfs_flag(MountSpec& mount, std::string_view item, std::stri
   }
   if (flag.starts_with("huge=")) {
     const auto* word = std::ranges::find(kHuge, value, &HugeWord::word);
-    if (word == std::end(kHuge)) return refuse(item, formatted("{}: unknown", flag)).hint("never, always, within_size or advise");
+    if (word == std::end(kHuge))
+      return refuse(item, formatted("{}: unknown", flag))
+          .hint("never, always, within_size or advise");
     mount.flags = word->flag;
     return {};
   }
   unsigned mode = 0;
-  if (!read_mode(value, mode)) return refuse(item, in_quotes(value) + " is not a mode").hint("octal digits, as 0755 or 1777");
+  if (!read_mode(value, mode))
+    return refuse(item, in_quotes(value) + " is not a mode").hint("octal digits, as 0755 or 1777");
   mount.mode = mode;
   return {};
 }
@@ -94,16 +99,20 @@ Result<void> apply_own_flag(MountSpec& mount, std::string_view item, std::string
     mount.kind = MountSpec::Kind::squashfs;
     return {};
   }
-  constexpr std::array<std::string_view, 6> kOfTmpfs{"size=", "mode=", "uid=", "gid=", "nr_inodes=", "huge="};
+  constexpr std::array<std::string_view, 6> kOfTmpfs{
+      "size=", "mode=", "uid=", "gid=", "nr_inodes=", "huge="};
   const auto is_begin = [&](std::string_view begin) { return name.starts_with(begin); };
-  if (is_tmpfs && std::ranges::any_of(kOfTmpfs, is_begin)) return apply_tmpfs_flag(mount, item, name);
+  if (is_tmpfs && std::ranges::any_of(kOfTmpfs, is_begin))
+    return apply_tmpfs_flag(mount, item, name);
   return refuse(item, "unknown flag " + in_quotes(name))
-      .hint(is_tmpfs ? "flags, joined by +: size=, mode=, ro, noexec" : "flags, joined by +: ro, rw, noexec, nofail, sqsh");
+      .hint(is_tmpfs ? "flags, joined by +: size=, mode=, ro, noexec"
+                     : "flags, joined by +: ro, rw, noexec, nofail, sqsh");
 }
 
 MountSpec::Create create_of(MountOptions::Create create) {
   if (create == MountOptions::Create::file) return MountSpec::Create::file;
-  return create == MountOptions::Create::directory ? MountSpec::Create::directory : MountSpec::Create::as_source;
+  return create == MountOptions::Create::directory ? MountSpec::Create::directory
+                                                   : MountSpec::Create::as_source;
 }
 
 Result<void> apply_flags(MountSpec& mount, std::string_view item, std::string_view text) {
@@ -118,7 +127,8 @@ Result<void> apply_flags(MountSpec& mount, std::string_view item, std::string_vi
   mount.optional = options.no_fail;
   mount.silent = options.quiet;
   if (options.detach) mount.kind = MountSpec::Kind::removal;  // of enroot: then nothing is mounted
-  const bool is_directory = mount.kind == MountSpec::Kind::tmpfs || mount.kind == MountSpec::Kind::squashfs;
+  const bool is_directory =
+      mount.kind == MountSpec::Kind::tmpfs || mount.kind == MountSpec::Kind::squashfs;
   if (mount.create == MountSpec::Create::file && is_directory) {
     return refuse(item, "x-create=file: the target must be a directory");
   }
@@ -169,20 +179,24 @@ std::string advice_on(std::string_view item, std::string_view word) {
 }
 
 /// Apptainer's `SRC:ro`: a target begins with / or a dot, so it is none.
-bool is_flag_for_target(const MountWord& word) { return !word.quoted && (word.text == "ro" || word.text == "rw"); }
+bool is_flag_for_target(const MountWord& word) {
+  return !word.quoted && (word.text == "ro" || word.text == "rw");
+}
 
 Result<MountSpec> parse_mount(const MountWords& words) {
   const auto& parts = words.parts;
   const auto item = words.item;
   const MountWord& source = parts[0];
   if (item.empty())
-    return refuse(item, "invalid format").hint("no blank may follow a comma, and none ends the list: SRC:DST,SRC:DST");
+    return refuse(item, "invalid format")
+        .hint("no blank may follow a comma, and none ends the list: SRC:DST,SRC:DST");
   if (source.text.empty() || parts.size() > 3 || (parts.size() > 1 && parts[1].text.empty())) {
     return refuse(item, "invalid format").hint(kForm);
   }
   MountSpec mount{.kind = kind_of(source), .shown_as = std::string(item)};
   const bool is_named = mount.kind != MountSpec::Kind::bind;
-  if (is_named && parts.size() == 1) return refuse(item, "invalid format").hint(source.text + ":DST[:FLAGS]");
+  if (is_named && parts.size() == 1)
+    return refuse(item, "invalid format").hint(source.text + ":DST[:FLAGS]");
   const bool is_short = parts.size() == 2 && is_flag_for_target(parts[1]);
   if (!is_named) mount.source = source.text;
 
@@ -191,20 +205,25 @@ Result<MountSpec> parse_mount(const MountWords& words) {
   if (is_short) SPC_TRY(apply_flags(mount, item, parts[1].text));
   // A file of data may be named as it is: nothing else can be meant.
   if (!is_named && !is_path(source.text) && mount.kind != MountSpec::Kind::squashfs) {
-    return refuse(item, "mount source must be a relative path (beginning with .), an absolute path, \"tmpfs\" or \"umount\"")
+    return refuse(item,
+                  "mount source must be a relative path (beginning with .), an absolute path, "
+                  "\"tmpfs\" or \"umount\"")
         .hint(advice_on(item, source.text));
   }
   if (!is_path(target)) {
-    return refuse(item, "mount target must be a relative path (beginning with .) or an absolute path")
+    return refuse(item,
+                  "mount target must be a relative path (beginning with .) or an absolute path")
         .hint(advice_on(item, target));
   }
   if (mount.kind == MountSpec::Kind::removal) mount.source.clear();
   mount.target = inside(target);
   if (is_root(mount.target)) {
-    return refuse(item, mount.kind == MountSpec::Kind::removal ? "cannot unmount the container's root"
-                                                               : "cannot mount on the container's root");
+    return refuse(item, mount.kind == MountSpec::Kind::removal
+                            ? "cannot unmount the container's root"
+                            : "cannot mount on the container's root");
   }
-  if (leaves_root(mount.target)) return refuse(item, "the target leaves the container's root: Cross-device link");
+  if (leaves_root(mount.target))
+    return refuse(item, "the target leaves the container's root: Cross-device link");
   return mount;
 }
 
@@ -227,13 +246,20 @@ Result<void> refuse_kernel_views(const MountSpec& mount) {
   const bool is_whole = std::ranges::find(kWhole, target) != std::end(kWhole);
   const bool in_proc = target.starts_with("/proc/");
   if (mount.kind == MountSpec::Kind::removal || (!is_whole && !in_proc)) return {};
-  if (is_whole && mount.kind == MountSpec::Kind::bind && normal_path(mount.source) == target) return {};
-  if (in_proc && std::ranges::find(kOfProc, target.substr(kWhole[0].size())) != std::end(kOfProc)) return {};
-  return refuse(mount.shown_as, formatted("{} shows the kernel and cannot be covered", is_whole ? target : "/proc"))
-      .hint("mount it elsewhere; what is below /sys and /dev can be covered, and single files such as /proc/cpuinfo");
+  if (is_whole && mount.kind == MountSpec::Kind::bind && normal_path(mount.source) == target)
+    return {};
+  if (in_proc && std::ranges::find(kOfProc, target.substr(kWhole[0].size())) != std::end(kOfProc))
+    return {};
+  return refuse(mount.shown_as,
+                formatted("{} shows the kernel and cannot be covered", is_whole ? target : "/proc"))
+      .hint(
+          "mount it elsewhere; what is below /sys and /dev can be covered, and single files such "
+          "as /proc/cpuinfo");
 }
 
-Error too_many_mounts() { return {ErrorKind::invalid, formatted("--container-mounts: more than {} mounts", kMaxMounts)}; }
+Error too_many_mounts() {
+  return {ErrorKind::invalid, formatted("--container-mounts: more than {} mounts", kMaxMounts)};
+}
 
 Result<std::vector<MountSpec>> parse_mounts(std::string_view text) {
   std::vector<MountSpec> mounts;
@@ -242,7 +268,8 @@ Result<std::vector<MountSpec>> parse_mounts(std::string_view text) {
     if (mounts.size() == kMaxMounts) return too_many_mounts();
     const auto words = SPC_TRY(take_mount(text));
     auto mount = SPC_TRY(parse_mount(words));
-    if (std::find(mounts.begin(), mounts.end(), mount) == mounts.end()) mounts.push_back(std::move(mount));
+    if (std::find(mounts.begin(), mounts.end(), mount) == mounts.end())
+      mounts.push_back(std::move(mount));
     if (words.last) return mounts;
   }
 }

@@ -43,17 +43,19 @@ inline constexpr std::size_t kMaxMounts = 400;
 /// The error for more mounts than that.
 Error too_many_mounts();
 
-/// What shows the kernel is what programs trust, and what confines them: users cover none of /proc but what lxcfs serves, as with
-/// runc, and neither /sys nor /dev as a whole, unless by the host's own.
+/// What shows the kernel is what programs trust, and what confines them: users cover none of /proc
+/// but what lxcfs serves, as with runc, and neither /sys nor /dev as a whole, unless by the host's
+/// own.
 Result<void> refuse_kernel_views(const MountSpec& mount);
 
-/// Parses `SRC[:DST[:FLAGS]][,…]`; FLAGS are joined by `+`. The grammar is that of pyxis 0.24 (args.c) with the flags of
-/// enroot's fstab, and more:
+/// Parses `SRC[:DST[:FLAGS]][,…]`; FLAGS are joined by `+`. The grammar is that of pyxis 0.24
+/// (args.c) with the flags of enroot's fstab, and more:
 ///   `/a:ro`, `/a:rw`      as in Apptainer: at the same path
 ///   `tmpfs:/p:size=1G`    additional flags size=, mode=, uid=, gid=, nr_inodes= and huge=
 ///   `umount:/p`
 ///   `f.sqsh:/p:sqsh`      the content of the squashfs file
-/// A comma, colon, blank, quote or backslash in a path is escaped with a backslash, or the part is in "quotes".
+/// A comma, colon, blank, quote or backslash in a path is escaped with a backslash, or the part is
+/// in "quotes".
 Result<std::vector<MountSpec>> parse_mounts(std::string_view text);
 
 }  // namespace spc

@@ -21,7 +21,8 @@ struct MountWords {
   bool last = false;
 };
 
-/// Takes the first mount and the following comma from the list. Split at colons; quoting as in launch/request/quoted_text.hpp.
+/// Takes the first mount and the following comma from the list. Split at colons; quoting as in
+/// launch/request/quoted_text.hpp.
 Result<MountWords> take_mount(std::string_view& list);
 
 }  // namespace spc

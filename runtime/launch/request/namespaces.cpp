@@ -4,13 +4,16 @@ namespace spc {
 namespace {
 
 Result<std::uint32_t> parse_one(std::string_view name) {
-  if (name.empty()) return Error(ErrorKind::invalid, "--container-unshare: empty namespace argument").hint("NS[,NS...]");
+  if (name.empty())
+    return Error(ErrorKind::invalid, "--container-unshare: empty namespace argument")
+        .hint("NS[,NS...]");
   for (const NamespaceKind& kind : kNamespaceKinds) {
     if (kind.bit != own_user && name == kind.name) return std::uint32_t{kind.bit};
   }
   std::string shown = in_quotes(name);
   shown.front() = shown.back() = '\'';  // the words of pyxis
-  return Error(ErrorKind::invalid, "--container-unshare: unknown namespace " + shown).hint("net, ipc, uts, pid or cgroup");
+  return Error(ErrorKind::invalid, "--container-unshare: unknown namespace " + shown)
+      .hint("net, ipc, uts, pid or cgroup");
 }
 
 }  // namespace

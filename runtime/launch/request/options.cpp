@@ -21,7 +21,8 @@ Result<bool> read_switch(const ContainerOption& option, const std::string& value
   constexpr std::array<std::string_view, 4> kOff{"0", "false", "no", "n"};
   if (std::find(kOn.begin(), kOn.end(), value) != kOn.end()) return true;
   if (std::find(kOff.begin(), kOff.end(), value) != kOff.end()) return false;
-  return Error(ErrorKind::invalid, formatted("{}: {} is not a boolean", typed_name(option), in_quotes(value)))
+  return Error(ErrorKind::invalid,
+               formatted("{}: {} is not a boolean", typed_name(option), in_quotes(value)))
       .hint("1, true, yes, 0, false or no");
 }
 
@@ -44,12 +45,15 @@ Result<void> check_combinations(const LaunchRequest& request) {
     return contradiction("--container-contain", "--container-mount-home");
   }
   if (request.slurm.value_or(false) && request.remap_root.value_or(false)) {
-    return contradiction("--container-slurm", "--container-remap-root").hint("Slurm would see root, munge the user");
+    return contradiction("--container-slurm", "--container-remap-root")
+        .hint("Slurm would see root, munge the user");
   }
   if (request.private_layer && (request.name || !request.save.empty())) {
     const std::string other = request.name ? "--container-name" : "--container-save";
-    return Error(ErrorKind::invalid,
-                 formatted("--container-private and {} cannot be combined: each task has its own container", other));
+    return Error(
+        ErrorKind::invalid,
+        formatted("--container-private and {} cannot be combined: each task has its own container",
+                  other));
   }
   return {};
 }
@@ -58,7 +62,8 @@ Result<void> check_combinations(const LaunchRequest& request) {
 
 const ContainerOption* find_option(std::string_view name) {
   const auto all = container_options();
-  const auto found = std::find_if(all.begin(), all.end(), [&](const auto& row) { return row.name == name; });
+  const auto found =
+      std::find_if(all.begin(), all.end(), [&](const auto& row) { return row.name == name; });
   return found == all.end() ? nullptr : &*found;
 }
 
@@ -89,8 +94,9 @@ Result<void> OptionTexts::add_switch(const ContainerOption& option, const std::s
   const char* contrary = on ? opposite : option.name;
   if ((contrary != said && is_given(contrary)) || (!old.empty() && old.front() != now)) {
     const bool is_yes = option.kind == Kind::on;
-    return Error(ErrorKind::invalid, formatted("both --{} and --{} were specified", is_yes ? option.name : opposite,
-                                               is_yes ? opposite : option.name));
+    return Error(ErrorKind::invalid,
+                 formatted("both --{} and --{} were specified", is_yes ? option.name : opposite,
+                           is_yes ? opposite : option.name));
   }
   old = {now};
   return {};
@@ -136,7 +142,8 @@ bool OptionTexts::is_given(const char* name) const {
 
 bool OptionTexts::has(std::string_view name) const {
   const auto found = values_.find(name);
-  return found != values_.end() && !found->second.empty() && !(found->second.front() == kNo && find_option(name)->is_switch());
+  return found != values_.end() && !found->second.empty() &&
+         !(found->second.front() == kNo && find_option(name)->is_switch());
 }
 
 std::string OptionTexts::last(std::string_view name) const {
@@ -152,7 +159,8 @@ std::vector<std::string> OptionTexts::features() const {
   return used;
 }
 
-Result<void> OptionTexts::apply_to(LaunchRequest& request, ReadAt where, std::string (*name_of)(const ContainerOption&)) const {
+Result<void> OptionTexts::apply_to(LaunchRequest& request, ReadAt where,
+                                   std::string (*name_of)(const ContainerOption&)) const {
   for (const ContainerOption& option : container_options()) {
     const auto found = values_.find(option.name);
     if (found == values_.end()) continue;
@@ -161,7 +169,8 @@ Result<void> OptionTexts::apply_to(LaunchRequest& request, ReadAt where, std::st
       if (applied) continue;
       // Some grammars name the option by themselves.
       const bool is_named = applied.error().message().starts_with("--");
-      Error error = is_named ? std::move(applied).error() : std::move(applied).error().during(name_of(option));
+      Error error = is_named ? std::move(applied).error()
+                             : std::move(applied).error().during(name_of(option));
       const auto variable = variables_.find(option.name);
       if (variable != variables_.end()) return std::move(error).during(variable->second);
       return error;

@@ -11,7 +11,8 @@
 
 namespace spc {
 
-/// Where options are read: at submission nothing on the node is checked, in a container no file of the host's is there.
+/// Where options are read: at submission nothing on the node is checked, in a container no file of
+/// the host's is there.
 enum class ReadAt { submission, node, container };
 
 /// One option of a container. srun, sbatch, salloc and `scontainer run` register it, the task reads
@@ -67,7 +68,8 @@ class OptionTexts {
   [[nodiscard]] std::string last(std::string_view name) const;
 
   /// Interprets them one by one. `name_of` gives the user's name of an option.
-  Result<void> apply_to(LaunchRequest& request, ReadAt where, std::string (*name_of)(const ContainerOption&)) const;
+  Result<void> apply_to(LaunchRequest& request, ReadAt where,
+                        std::string (*name_of)(const ContainerOption&)) const;
   /// The same for all options of a job, which must be consistent.
   [[nodiscard]] Result<LaunchRequest> parse(ReadAt where) const;
 
@@ -77,7 +79,7 @@ class OptionTexts {
   [[nodiscard]] std::vector<std::string> features() const;
 
   std::map<std::string_view, std::vector<std::string>> values_;  // by name of the option
-  std::map<std::string_view, std::string> variables_;            // that the values are from, likewise
+  std::map<std::string_view, std::string> variables_;  // that the values are from, likewise
 };
 
 }  // namespace spc

@@ -7,7 +7,9 @@ Result<QuotedPiece> next_piece(std::string_view& rest, std::string_view separato
   const bool begins_quoted = rest.starts_with('"');
   bool open = begins_quoted;
   if (begins_quoted) rest.remove_prefix(1);
-  const auto special = [&](char c) { return c == '"' || c == '\\' || c == ' ' || separators.find(c) != std::string_view::npos; };
+  const auto special = [&](char c) {
+    return c == '"' || c == '\\' || c == ' ' || separators.find(c) != std::string_view::npos;
+  };
   while (!rest.empty()) {
     char c = rest[0];
     rest.remove_prefix(1);

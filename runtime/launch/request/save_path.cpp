@@ -43,16 +43,20 @@ std::optional<std::string> stands_for(char letter, const Environment& job) {
   }
 }
 
-bool is_number(const std::string& text) { return !text.empty() && text.find_first_not_of("0123456789") == std::string::npos; }
+bool is_number(const std::string& text) {
+  return !text.empty() && text.find_first_not_of("0123456789") == std::string::npos;
+}
 
 }  // namespace
 
 bool saves_layer(const std::string& path) { return path.starts_with(kSaveLayer); }
 
 Result<void> check_save_path(const std::string& path) {
-  const std::string last = path.substr(path.rfind('/') == std::string::npos ? 0 : path.rfind('/') + 1);
+  const std::string last =
+      path.substr(path.rfind('/') == std::string::npos ? 0 : path.rfind('/') + 1);
   if (last.empty() || last == "." || last == ".." || last == "oci-archive:" || last == kSaveLayer) {
-    return Error(ErrorKind::invalid, in_quotes(path) + ": target is a directory").hint("name a file in it");
+    return Error(ErrorKind::invalid, in_quotes(path) + ": target is a directory")
+        .hint("name a file in it");
   }
   return {};
 }
@@ -77,7 +81,8 @@ std::optional<std::string> save_path_here(const std::string& path, const Environ
       name += '%';
       continue;
     }
-    const std::size_t wanted = width.empty() || width.size() > 2 ? 0 : std::min(10UL, std::stoul(width));
+    const std::size_t wanted =
+        width.empty() || width.size() > 2 ? 0 : std::min(10UL, std::stoul(width));
     if (is_number(*text) && text->size() < wanted) text->insert(0, wanted - text->size(), '0');
     std::replace(text->begin(), text->end(), '/', '_');
     name += *text;
@@ -88,6 +93,8 @@ std::optional<std::string> save_path_here(const std::string& path, const Environ
   return name;
 }
 
-std::string step_name(const Environment& job) { return value(job, "SLURM_JOB_ID", "0") + "." + step_of(job); }
+std::string step_name(const Environment& job) {
+  return value(job, "SLURM_JOB_ID", "0") + "." + step_of(job);
+}
 
 }  // namespace spc

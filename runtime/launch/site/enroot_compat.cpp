@@ -33,12 +33,14 @@ Result<std::optional<std::string>> text_of(const std::string& path, Whose whose)
   }
   const UniqueFd file(::open(path.c_str(), O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC));
   struct stat status {};
-  if (!file || ::fstat(file.get(), &status) != 0 || !S_ISREG(status.st_mode)) return std::optional<std::string>();
+  if (!file || ::fstat(file.get(), &status) != 0 || !S_ISREG(status.st_mode))
+    return std::optional<std::string>();
   return std::optional(SPC_TRY_DURING(path, read_file(file.get(), kMostBytes)));
 }
 
 /// The files of a directory that end so, in the order of their names.
-Result<std::vector<std::string>> files_in(const std::string& path, std::string_view end, Whose whose) {
+Result<std::vector<std::string>> files_in(const std::string& path, std::string_view end,
+                                          Whose whose) {
   std::vector<std::string> names;
   UniqueFd directory;
   if (whose == Whose::site) {
@@ -51,15 +53,17 @@ Result<std::vector<std::string>> files_in(const std::string& path, std::string_v
   }
   DirectoryReader files(std::move(directory));
   while (files.next()) {
-    if (files.name().ends_with(end) && !files.name().starts_with('.')) names.push_back(path + "/" + files.c_name());
+    if (files.name().ends_with(end) && !files.name().starts_with('.'))
+      names.push_back(path + "/" + files.c_name());
   }
   if (files.error() != 0) return Error::from_errno(files.error(), "read " + in_quotes(path));
   std::sort(names.begin(), names.end());
   return names;
 }
 
-Result<void> each_file(const std::string& directory, std::string_view end, Whose whose,
-                       const std::function<void(const std::string& path, const std::string& text)>& use) {
+Result<void> each_file(
+    const std::string& directory, std::string_view end, Whose whose,
+    const std::function<void(const std::string& path, const std::string& text)>& use) {
   for (const std::string& path : SPC_TRY(files_in(directory, end, whose))) {
     if (const auto text = SPC_TRY(text_of(path, whose))) use(path, *text);
   }
@@ -68,7 +72,8 @@ Result<void> each_file(const std::string& directory, std::string_view end, Whose
 
 /// As enroot reads it: everything else means yes.
 bool is_on(std::string_view value) {
-  for (const std::string_view no : {"", "n", "N", "no", "No", "NO", "f", "F", "false", "False", "FALSE", "0", "off"}) {
+  for (const std::string_view no :
+       {"", "n", "N", "no", "No", "NO", "f", "F", "false", "False", "FALSE", "0", "off"}) {
     if (value == no) return false;
   }
   return true;
@@ -93,11 +98,13 @@ Result<Settings> settings_of(const Variables& job, Log* log) {
   };
   const std::string system = kSystem;
   SPC_TRY(each_file(system + "/enroot.conf.d", ".conf", Whose::site, add));
-  if (const auto text = SPC_TRY(text_of(system + "/enroot.conf", Whose::site))) add(system + "/enroot.conf", *text);
+  if (const auto text = SPC_TRY(text_of(system + "/enroot.conf", Whose::site)))
+    add(system + "/enroot.conf", *text);
   for (const auto& [name, value] : job) {
     if (!name.starts_with("ENROOT_")) continue;
     const auto found = settings.values.find(name);
-    if (found == settings.values.end() || is_on(found->second) != is_on(value)) settings.of_user.insert(name);
+    if (found == settings.values.end() || is_on(found->second) != is_on(value))
+      settings.of_user.insert(name);
     settings.values[name] = value;
   }
   return settings;
@@ -105,12 +112,15 @@ Result<Settings> settings_of(const Variables& job, Log* log) {
 
 }  // namespace
 
-Result<Variables> enroot_settings(const Variables& job) { return SPC_TRY(settings_of(job, nullptr)).values; }
+Result<Variables> enroot_settings(const Variables& job) {
+  return SPC_TRY(settings_of(job, nullptr)).values;
+}
 
 std::string enroot_directory_of_user(const Variables& settings, const Variables& job) {
   const auto value = [](const Variables& variables, const char* name) {
     const auto found = variables.find(name);
-    return found != variables.end() && found->second.starts_with('/') ? found->second : std::string();
+    return found != variables.end() && found->second.starts_with('/') ? found->second
+                                                                      : std::string();
   };
   if (auto path = value(settings, "ENROOT_CONFIG_PATH"); !path.empty()) return path;
   if (auto path = value(job, "XDG_CONFIG_HOME"); !path.empty()) return path + "/enroot";
@@ -122,7 +132,8 @@ bool is_on_for_enroot(std::string_view value) { return is_on(value); }
 
 namespace {
 
-/// A variable of enroot, what it sets, and the options that do the same; empty: none that a site could switch off.
+/// A variable of enroot, what it sets, and the options that do the same; empty: none that a site
+/// could switch off.
 struct Setting {
   const char* name;
   const char* key;
@@ -151,17 +162,20 @@ void add_settings(SitePolicy& site, const Settings& settings) {
       site.set(setting.key, setting.value);
     }
     const char* option = on ? setting.option : setting.opposite;
-    if (settings.of_user.contains(setting.name)) site.options_of_user.emplace_back(option, setting.name);
+    if (settings.of_user.contains(setting.name))
+      site.options_of_user.emplace_back(option, setting.name);
   }
 }
 
-Result<void> add_directory(SitePolicy& site, const std::string& directory, Whose whose, const Variables& job, Log* log) {
+Result<void> add_directory(SitePolicy& site, const std::string& directory, Whose whose,
+                           const Variables& job, Log* log) {
   const bool of_user = whose == Whose::user;
   const auto add_mounts = [&](const std::string& path, const std::string& text) {
     for (const EnrootMount& mount : parse_enroot_fstab(text, job)) {
       const std::string where = formatted("{}, line {}", path, mount.line);
       if (mount.problem.empty()) {
-        (of_user ? site.enroot_mounts_of_user : site.enroot_mounts).push_back(where + "\t" + mount.text);
+        (of_user ? site.enroot_mounts_of_user : site.enroot_mounts)
+            .push_back(where + "\t" + mount.text);
         if (of_user) site.options_of_user.emplace_back("container-mounts", where);
       } else if (log != nullptr) {
         log->write(LogLevel::warning,

@@ -12,10 +12,13 @@ namespace {
 
 constexpr std::string_view kBlanks = " \t\r";
 
-bool is_name_character(char c) { return (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '_'; }
+bool is_name_character(char c) {
+  return (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '_';
+}
 
 bool is_name(std::string_view text) {
-  return !text.empty() && (text[0] < '0' || text[0] > '9') && std::all_of(text.begin(), text.end(), is_name_character);
+  return !text.empty() && (text[0] < '0' || text[0] > '9') &&
+         std::all_of(text.begin(), text.end(), is_name_character);
 }
 
 std::vector<std::string_view> lines_of(std::string_view text) {
@@ -49,14 +52,17 @@ bool is_standard(const std::string& source, const std::string& target) {
 /// Of a file system that is not a tree of the host: is it there anyway?
 bool is_standard_type(std::string_view type, const std::string& target) {
   if (type == "tmpfs") return target == "/tmp" || target == "/dev/shm";
-  return (type == "proc" && target == "/proc") || (type == "sysfs" && target == "/sys") || target.starts_with("/dev/");
+  return (type == "proc" && target == "/proc") || (type == "sysfs" && target == "/sys") ||
+         target.starts_with("/dev/");
 }
 
 /// Options that say what is so in any case, or are for enroot alone.
 bool says_nothing(std::string_view option) {
-  constexpr std::array<std::string_view, 5> kNothing{"suid", "dev", "rbind", "defaults", "x-create=auto"};
-  return std::find(kNothing.begin(), kNothing.end(), option) != kNothing.end() || option.starts_with("uid=") ||
-         option.starts_with("gid=") || option.starts_with("nr_inodes=") || option.starts_with("huge=");
+  constexpr std::array<std::string_view, 5> kNothing{"suid", "dev", "rbind", "defaults",
+                                                     "x-create=auto"};
+  return std::find(kNothing.begin(), kNothing.end(), option) != kNothing.end() ||
+         option.starts_with("uid=") || option.starts_with("gid=") ||
+         option.starts_with("nr_inodes=") || option.starts_with("huge=");
 }
 
 std::string as_flags(const std::vector<std::string>& options) {
@@ -70,7 +76,8 @@ std::string as_flags(const std::vector<std::string>& options) {
 /// Nothing: it is there anyway.
 std::optional<EnrootMount> mount_of(std::string_view text, const Variables& variables) {
   EnrootMount mount{.line = 0, .text = std::string(text), .problem = {}};
-  const auto line = parse_fstab_line(text, [&](std::string field) { return with_variables(field, variables); });
+  const auto line =
+      parse_fstab_line(text, [&](std::string field) { return with_variables(field, variables); });
   if (!line) {
     mount.problem = "not an fstab entry";
     return mount;
@@ -80,7 +87,8 @@ std::optional<EnrootMount> mount_of(std::string_view text, const Variables& vari
     mount.problem = "the target is not an absolute path";
   } else if (line->detach) {
     mount.text = "umount:" + escaped(line->target) + (line->no_fail ? ":nofail" : "");
-  } else if (is_tree ? is_standard(line->source, line->target) : is_standard_type(line->type, line->target)) {
+  } else if (is_tree ? is_standard(line->source, line->target)
+                     : is_standard_type(line->type, line->target)) {
     return std::nullopt;
   } else if (line->type == "tmpfs") {
     mount.text = "tmpfs:" + escaped(line->target) + as_flags(line->options);
@@ -101,8 +109,8 @@ bool needs_shell(std::string_view value) {
     if (value[i] != '$') continue;
     const auto end = value.find('}', i);
     if (i + 1 == value.size() || value[i + 1] != '{' || end == std::string_view::npos) return true;
-    if (!std::all_of(value.begin() + static_cast<std::ptrdiff_t>(i) + 2, value.begin() + static_cast<std::ptrdiff_t>(end),
-                     is_name_character)) {
+    if (!std::all_of(value.begin() + static_cast<std::ptrdiff_t>(i) + 2,
+                     value.begin() + static_cast<std::ptrdiff_t>(end), is_name_character)) {
       return true;
     }
   }
@@ -136,7 +144,9 @@ std::vector<std::string> parse_environment_file(std::string_view text) {
     line.remove_prefix(std::min(line.find_first_not_of(kBlanks), line.size()));
     line = line.substr(0, line.find_last_not_of(kBlanks) + 1);
     const auto equals = line.find('=');
-    if (equals == std::string_view::npos || !is_name(line.substr(0, equals)) || line.starts_with("ENROOT_")) continue;
+    if (equals == std::string_view::npos || !is_name(line.substr(0, equals)) ||
+        line.starts_with("ENROOT_"))
+      continue;
     std::string_view value = line.substr(equals + 1);
     if (value.size() >= 2 && (value[0] == '"' || value[0] == '\'') && value.back() == value[0]) {
       value = value.substr(1, value.size() - 2);
@@ -150,7 +160,8 @@ Variables parse_environ(std::string_view text, const Variables& variables) {
   Variables found;
   for (const std::string& variable : parse_environment_file(text)) {
     const auto equals = variable.find('=');
-    found[variable.substr(0, equals)] = with_variables(std::string_view(variable).substr(equals + 1), variables);
+    found[variable.substr(0, equals)] =
+        with_variables(std::string_view(variable).substr(equals + 1), variables);
   }
   return found;
 }

@@ -37,7 +37,9 @@ Result<std::string> path_in(const RunEnd& end) {
 
 }  // namespace
 
-Result<std::string> bring_remote_file(const RemoteFileRequest& wanted, const std::map<std::string, std::string>& environment, Log& log) {
+Result<std::string> bring_remote_file(const RemoteFileRequest& wanted,
+                                      const std::map<std::string, std::string>& environment,
+                                      Log& log) {
   const std::string program_path = own_program("user-source");
   std::string request;
   add_record(request, "image", wanted.image);
@@ -57,8 +59,9 @@ Result<std::string> bring_remote_file(const RemoteFileRequest& wanted, const std
     log.write(warns ? LogLevel::warning : LogLevel::info, printable(line));
   };
   const std::string step = "pull image " + in_quotes(without_secrets(wanted.image));
-  const auto end =
-      SPC_TRY_DURING(step, run_supervised(std::move(program), request, {.time = kWithinStep, .output = sizeof(FetchAnswer)}, tell));
+  const auto end = SPC_TRY_DURING(
+      step, run_supervised(std::move(program), request,
+                           {.time = kWithinStep, .output = sizeof(FetchAnswer)}, tell));
   return SPC_TRY_DURING(step, path_in(end));
 }
 

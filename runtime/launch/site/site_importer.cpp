@@ -59,7 +59,8 @@ void show(std::string_view text, Log& log) {
 bool SiteImporter::brings(const ImageLocation& image) const {
   using Kind = ImageLocation::Kind;
   if (program_.empty()) return false;
-  return image.kind == Kind::registry || image.kind == Kind::docker_daemon || image.kind == Kind::podman;
+  return image.kind == Kind::registry || image.kind == Kind::docker_daemon ||
+         image.kind == Kind::podman;
 }
 
 Result<std::string> SiteImporter::get(const std::string& image, Log& log) {
@@ -67,7 +68,8 @@ Result<std::string> SiteImporter::get(const std::string& image, Log& log) {
   // It is run as each user in turn, so nobody but root may decide what it is.
   SPC_TRY(open_trusted_file(program_, "importer"));
   asked_ = true;
-  const std::string printed = SPC_TRY_DURING("pull image " + in_quotes(image), run("get", uri.c_str(), &log));
+  const std::string printed =
+      SPC_TRY_DURING("pull image " + in_quotes(image), run("get", uri.c_str(), &log));
   std::string path = printed.substr(0, printed.find('\n'));
   if (path.starts_with('/')) return path;
   return Error(ErrorKind::invalid,
@@ -92,8 +94,10 @@ Result<std::string> SiteImporter::run(const char* verb, const char* argument, Lo
                   .descriptors = {{out.get(), 1}, {messages.get(), 2}},
                   .death_signal = SIGTERM};
   if (argument != nullptr) program.arguments.emplace_back(argument);
-  for (const auto& [name, value] : *environment_) program.environment->push_back(name + "=" + value);
-  if (!environment_->contains("PYXIS_RUNTIME_PATH")) program.environment->emplace_back("PYXIS_RUNTIME_PATH=/tmp");
+  for (const auto& [name, value] : *environment_)
+    program.environment->push_back(name + "=" + value);
+  if (!environment_->contains("PYXIS_RUNTIME_PATH"))
+    program.environment->emplace_back("PYXIS_RUNTIME_PATH=/tmp");
   program.prepare = [] {
     if (!stay_outside()) return false;
     ::prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0);

@@ -11,15 +11,18 @@ namespace spc {
 
 /// External importer (`importer` in config.toml), with pyxis's contract:
 ///
-///     PROGRAM get docker://IMAGE    prints the absolute path of a squashfs file; its stderr is shown if it fails
-///     PROGRAM release               the file is no longer needed; may be called repeatedly
+///     PROGRAM get docker://IMAGE    prints the absolute path of a squashfs file; its stderr is
+///     shown if it fails PROGRAM release               the file is no longer needed; may be called
+///     repeatedly
 ///
 /// It runs as the user with the job's environment, on the host, with the user's rights. The file is
-/// then an image file like any other. It is released when the container is set up and has the file open.
+/// then an image file like any other. It is released when the container is set up and has the file
+/// open.
 class SiteImporter {
  public:
   /// `environment`: the job's.
-  explicit SiteImporter(const std::map<std::string, std::string>& environment) : environment_(&environment) {}
+  explicit SiteImporter(const std::map<std::string, std::string>& environment)
+      : environment_(&environment) {}
   SiteImporter(const SiteImporter&) = delete;
   SiteImporter& operator=(const SiteImporter&) = delete;
   /// On the host only, like everything here.

@@ -7,7 +7,8 @@ namespace {
 
 constexpr std::string_view kMountOption = "--container-mounts: ";
 
-Result<void> add(std::vector<MountSpec>& mounts, std::string_view text, const std::string& origin, bool by_site) {
+Result<void> add(std::vector<MountSpec>& mounts, std::string_view text, const std::string& origin,
+                 bool by_site) {
   // The grammar is that of the option, and so is the message.
   const auto of_origin = [&](const Error& error) {
     std::string why = error.message();
@@ -34,10 +35,12 @@ Result<std::vector<MountSpec>> site_mounts(const SitePolicy& site, UsersMounts u
     if (users == UsersMounts::no && records == &site.enroot_mounts_of_user) continue;
     for (const std::string& record : *records) {
       const auto tab = record.find('\t');
-      SPC_TRY(add(mounts, std::string_view(record).substr(tab + 1), record.substr(0, tab), records == &site.enroot_mounts));
+      SPC_TRY(add(mounts, std::string_view(record).substr(tab + 1), record.substr(0, tab),
+                  records == &site.enroot_mounts));
     }
   }
-  for (const std::string& text : site.mounts) SPC_TRY(add(mounts, text, "config.toml: mounts", true));
+  for (const std::string& text : site.mounts)
+    SPC_TRY(add(mounts, text, "config.toml: mounts", true));
   return mounts;
 }
 

@@ -11,8 +11,8 @@ namespace spc {
 /// Whether to include the mounts the user configured for enroot.
 enum class UsersMounts { yes, no };
 
-/// The mounts of every container: those of enroot's mounts.d, the system's before the user's, then those of config.toml.
-/// An Error names the file.
+/// The mounts of every container: those of enroot's mounts.d, the system's before the user's, then
+/// those of config.toml. An Error names the file.
 Result<std::vector<MountSpec>> site_mounts(const SitePolicy& site, UsersMounts users);
 
 }  // namespace spc

@@ -7,8 +7,9 @@
 
 namespace spc {
 
-/// The request completed by the site: its mounts precede the user's, its defaults apply to unset options.
-/// Refused if the site does not allow an option in use.
-Result<LaunchRequest> fit_to_site(LaunchRequest request, const PolicyRecord& policy, const SitePolicy& site);
+/// The request completed by the site: its mounts precede the user's, its defaults apply to unset
+/// options. Refused if the site does not allow an option in use.
+Result<LaunchRequest> fit_to_site(LaunchRequest request, const PolicyRecord& policy,
+                                  const SitePolicy& site);
 
 }  // namespace spc

@@ -15,7 +15,8 @@
 namespace spc {
 namespace {
 
-constexpr std::chrono::seconds kPatience{12};  // the program itself asks registries for kSubmitSeconds
+constexpr std::chrono::seconds kPatience{
+    12};  // the program itself asks registries for kSubmitSeconds
 constexpr std::size_t kMostAnswer = 6000;
 
 std::vector<std::string> words_for(const LaunchRequest& request, const Destination& destination) {
@@ -32,8 +33,9 @@ std::vector<std::string> words_for(const LaunchRequest& request, const Destinati
 Result<SubmitAnswer> ask_tool(const LaunchRequest& request, const Destination& destination) {
   SubmitAnswer answer;
   if (::access(SPC_TOOL, X_OK) != 0) return answer;
-  const auto ran = run_supervised({.path = SPC_TOOL, .arguments = words_for(request, destination), .descriptors = {}}, "",
-                                  {.time = kPatience, .output = kMostAnswer}, [](std::string_view) {});
+  const auto ran = run_supervised(
+      {.path = SPC_TOOL, .arguments = words_for(request, destination), .descriptors = {}}, "",
+      {.time = kPatience, .output = kMostAnswer}, [](std::string_view) {});
   auto lines = split(ran ? std::string_view(ran->output) : "", '\n');
   lines.pop_back();  // what no line end follows is none
   for (std::string_view line : lines) {
@@ -69,12 +71,14 @@ void pull_at_submission(const LaunchRequest& request, const SubmitRules& rules) 
   if (rules.pull_at_submit.empty() || !request.begins_job || !rules.importer.empty()) return;
   if (request.pull.value_or(rules.pull) == PullPolicy::never) return;
   const auto image = ImageLocation::parse(request.image, rules.default_registry);
-  if (image && image->kind == ImageLocation::Kind::registry) start_pull(rules.pull_at_submit, image->name.canonical());
+  if (image && image->kind == ImageLocation::Kind::registry)
+    start_pull(rules.pull_at_submit, image->name.canonical());
 }
 
 }  // namespace
 
-Result<SubmitAnswer> check_at_submission(const LaunchRequest& request, const Destination& destination) {
+Result<SubmitAnswer> check_at_submission(const LaunchRequest& request,
+                                         const Destination& destination) {
   const auto rules = SubmitRules::read(SPC_CONFIG_FILE, ::geteuid());
   if (rules.known == SubmitRules::Known::none) return SubmitAnswer();
   if (rules.known == SubmitRules::Known::some) return ask_tool(request, destination);

@@ -7,9 +7,10 @@
 
 namespace spc {
 
-/// What this user's srun was told of a tag. It lies in the user's keyring in the kernel, so that the later steps of a job need not ask
-/// again: no file is left anywhere, other users cannot read it, and it disappears by itself. It is one key for all tags: what a user can
-/// have of keys is little, and others need it, too.
+/// What this user's srun was told of a tag. It lies in the user's keyring in the kernel, so that
+/// the later steps of a job need not ask again: no file is left anywhere, other users cannot read
+/// it, and it disappears by itself. It is one key for all tags: what a user can have of keys is
+/// little, and others need it, too.
 struct RememberedTag {
   std::int64_t asked_at = 0;              ///< seconds since 1970
   std::int64_t tag_ttl = 0, job_ttl = 0;  ///< for how long it counts: TagAge::is_fresh()
@@ -24,7 +25,8 @@ class TagMemory {
  public:
   /// Times are seconds since 1970; what counted until then is found no more.
   [[nodiscard]] std::optional<RememberedTag> find(const std::string& image, std::int64_t now) const;
-  void add(const std::string& image, const RememberedTag& tag, std::int64_t now, std::int64_t until);
+  void add(const std::string& image, const RememberedTag& tag, std::int64_t now,
+           std::int64_t until);
   /// When nothing of it counts any more.
   [[nodiscard]] std::int64_t until() const;
   /// As many lines as `most` bytes hold.

@@ -17,7 +17,8 @@ namespace spc {
 namespace {
 
 constexpr std::chrono::seconds kStale{30};
-constexpr unsigned kForgotten = 600;  // seconds: so long a registry is not asked that has not answered in time
+constexpr unsigned kForgotten =
+    600;  // seconds: so long a registry is not asked that has not answered in time
 constexpr std::int64_t kLongest = 86400;
 constexpr std::size_t kMostSaid = 1000;
 
@@ -43,7 +44,8 @@ bool is_resolved_name(const std::string& word) {
 std::optional<TagQuestion> TagQuestion::ask(const LaunchRequest& request) {
   if (!may_ask(request)) return std::nullopt;
   TagQuestion question(request.image, request.pull ? name_of(*request.pull) : "");
-  const auto before = request.pull == PullPolicy::always ? std::nullopt : remembered_tag(request.image);
+  const auto before =
+      request.pull == PullPolicy::always ? std::nullopt : remembered_tag(request.image);
   if (before && before->answer.empty()) return std::nullopt;
   const TagAge age{.asked_at = before ? before->asked_at : 0, .now = question.asked_at_};
   if (before && age.is_fresh(before->tag_ttl, before->job_ttl, request.since)) {
@@ -80,7 +82,9 @@ std::string TagQuestion::answer(std::chrono::milliseconds patience) {
   child_.kill();
   const auto tag = understood();
   if (!tag.answer.empty()) {
-    remember_tag(image_, tag, static_cast<unsigned>(std::clamp<std::int64_t>(std::max(tag.tag_ttl, tag.job_ttl), 0, kLongest)));
+    remember_tag(image_, tag,
+                 static_cast<unsigned>(
+                     std::clamp<std::int64_t>(std::max(tag.tag_ttl, tag.job_ttl), 0, kLongest)));
   } else if (!is_over) {
     remember_tag(image_, tag, kForgotten);
   }
@@ -106,7 +110,8 @@ bool TagQuestion::read_until(Clock::time_point end) {
 RememberedTag TagQuestion::understood() const {
   const RememberedTag nothing{.asked_at = asked_at_, .tag_ttl = 0, .job_ttl = 0, .answer = {}};
   if (!said_.ends_with('\n')) return nothing;
-  const auto tag = RememberedTag::parse(std::to_string(asked_at_) + " " + said_.substr(0, said_.size() - 1));
+  const auto tag =
+      RememberedTag::parse(std::to_string(asked_at_) + " " + said_.substr(0, said_.size() - 1));
   return tag && is_resolved_name(tag->answer) ? *tag : nothing;
 }
 

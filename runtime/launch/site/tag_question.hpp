@@ -14,22 +14,25 @@
 
 namespace spc {
 
-/// In srun, as the user: what an image's tag stands for, so that all nodes of the step run the same image and none has to ask.
-/// `import resolve` asks the registry in the background while Slurm makes the step. Whatever goes wrong, there is no answer, and
-/// the nodes ask themselves.
+/// In srun, as the user: what an image's tag stands for, so that all nodes of the step run the same
+/// image and none has to ask. `import resolve` asks the registry in the background while Slurm
+/// makes the step. Whatever goes wrong, there is no answer, and the nodes ask themselves.
 class TagQuestion {
  public:
-  /// Nothing: it is not a tag of a registry, the node's policy does not ask, or this machine cannot.
+  /// Nothing: it is not a tag of a registry, the node's policy does not ask, or this machine
+  /// cannot.
   static std::optional<TagQuestion> ask(const LaunchRequest& request);
 
-  /// `REGISTRY/NAME:TAG@DIGEST`, or an empty text if that is not known within `patience` from now, or kResolveSeconds from ask().
-  /// Asks no more, and a registry that has not answered by then not for ten minutes.
+  /// `REGISTRY/NAME:TAG@DIGEST`, or an empty text if that is not known within `patience` from now,
+  /// or kResolveSeconds from ask(). Asks no more, and a registry that has not answered by then not
+  /// for ten minutes.
   std::string answer(std::chrono::milliseconds patience);
 
  private:
   using Clock = std::chrono::steady_clock;
 
-  TagQuestion(std::string image, std::string pull) : image_(std::move(image)), pull_(std::move(pull)) {}
+  TagQuestion(std::string image, std::string pull)
+      : image_(std::move(image)), pull_(std::move(pull)) {}
   [[nodiscard]] bool start();
   bool read_until(Clock::time_point end);
   [[nodiscard]] RememberedTag understood() const;

@@ -12,8 +12,9 @@
 namespace spc {
 namespace {
 
-/// enroot's /etc/rc executes the entrypoint of the image that it was made from. Apptainer's runscript is what the image is for,
-/// rather than something that goes before it, so the user has to ask for it.
+/// enroot's /etc/rc executes the entrypoint of the image that it was made from. Apptainer's
+/// runscript is what the image is for, rather than something that goes before it, so the user has
+/// to ask for it.
 std::vector<std::string> entrypoint_of(const ImageSettings& image, bool asked_by_user) {
   if (!image.entrypoint.empty() || image.start_script.empty()) return image.entrypoint;
   if (image.start_script != kEnrootScript && !asked_by_user) return {};
@@ -64,13 +65,15 @@ void decide(ContainerSpec& spec, const LaunchRequest& request, const SitePolicy&
   spec.workdir = workdir_of(request, spec.settings);
   ImageSettings& image = spec.settings;
   if (!request.entrypoint.value_or(true)) {
-    image.environment.insert(image.environment.end(), image.assignments.begin(), image.assignments.end());
+    image.environment.insert(image.environment.end(), image.assignments.begin(),
+                             image.assignments.end());
     image.environment_scripts.clear();
   }
   // Programs that open a shell look at SHELL; many images have no other than sh.
   if (::access(spec.user.shell.c_str(), X_OK) != 0) spec.user.shell = "/bin/sh";
-  spec.environment = merge_environment(job_environment, spec.settings, EnvironmentWishes::of_site(site), request.environment,
-                                       spec.user, spec.workdir);
+  spec.environment =
+      merge_environment(job_environment, spec.settings, EnvironmentWishes::of_site(site),
+                        request.environment, spec.user, spec.workdir);
   spec.entrypoint_mode = entrypoint_mode(request, site);
   if (spec.entrypoint_mode != EntrypointMode::no)
     spec.entrypoint = entrypoint_of(spec.settings, request.entrypoint.value_or(false));
@@ -85,8 +88,10 @@ Result<void> enter_workdir(const ContainerSpec& spec, const LaunchRequest& reque
     auto error = Error::from_errno(errno, "couldn't chdir to " + in_quotes(spec.workdir));
     return in_words(
         request.style, Event::no_workdir, spec.workdir,
-        std::move(error).hint(request.workdir.empty() ? "this is the image's work directory; set another with --container-workdir"
-                                                      : "--container-workdir must exist in the image or be a mount"));
+        std::move(error).hint(
+            request.workdir.empty()
+                ? "this is the image's work directory; set another with --container-workdir"
+                : "--container-workdir must exist in the image or be a mount"));
   }
   return {};
 }

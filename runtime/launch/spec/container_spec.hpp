@@ -39,8 +39,9 @@ struct ContainerSpec {
   std::vector<std::string> entrypoint;  ///< to run before the tasks; empty: none
   Environment environment;
   std::vector<std::pair<std::string, std::string>>
-      hook_origins;                                        ///< all hooks in order: name, and "built in" or the file
-  std::vector<std::pair<std::string, std::string>> hooks;  ///< what they did, or why not: name and text
+      hook_origins;  ///< all hooks in order: name, and "built in" or the file
+  std::vector<std::pair<std::string, std::string>>
+      hooks;  ///< what they did, or why not: name and text
 };
 
 /// Adds the image's settings: `record` has the form of protocol/image_record.hpp, or is empty: that
@@ -51,7 +52,8 @@ Result<void> add_image_record(ContainerSpec& spec, int record, const Digest& man
 /// Work directory of the tasks; absolute.
 std::string workdir_of(const LaunchRequest& request, const ImageSettings& image);
 
-/// Decides the rest: work directory, shell, environment. In the container, after reading the image's own files.
+/// Decides the rest: work directory, shell, environment. In the container, after reading the
+/// image's own files.
 void decide(ContainerSpec& spec, const LaunchRequest& request, const SitePolicy& site,
             const std::map<std::string, std::string>& job_environment);
 

@@ -26,13 +26,14 @@ ImageSettings ImageSettings::parse(std::string_view records) {
   return settings;
 }
 
-std::vector<std::string> ImageSettings::after_scripts(std::vector<std::string> program,
-                                                      const std::map<std::string, std::string>& kept) const {
+std::vector<std::string> ImageSettings::after_scripts(
+    std::vector<std::string> program, const std::map<std::string, std::string>& kept) const {
   if (environment_scripts.empty()) return program;
   std::string text;
   for (const std::string& script : environment_scripts) text += ". " + for_shell(script) + "; ";
   for (const auto& [name, value] : kept) {
-    if (is_shell_name(name)) text += "export " + name + "=" + for_shell(value) + "; ";  // no script has changed others
+    if (is_shell_name(name))
+      text += "export " + name + "=" + for_shell(value) + "; ";  // no script has changed others
   }
   text += "exec \"$@\"";
   program.insert(program.begin(), {"/bin/sh", "-c", text, "sh"});
@@ -164,8 +165,9 @@ const char* name_of(Origin origin) {
   }
 }
 
-Environment merge_environment(const std::map<std::string, std::string>& job, const ImageSettings& image,
-                              const EnvironmentWishes& site, const EnvironmentWishes& user_wishes, const UserIdentity& user,
+Environment merge_environment(const std::map<std::string, std::string>& job,
+                              const ImageSettings& image, const EnvironmentWishes& site,
+                              const EnvironmentWishes& user_wishes, const UserIdentity& user,
                               std::string_view workdir) {
   Environment merged;
   for (const auto& [name, value] : job) {
@@ -213,7 +215,8 @@ Environment merge_environment(const std::map<std::string, std::string>& job, con
   return merged;
 }
 
-EnvironmentChange change_to(const Environment& environment, const std::map<std::string, std::string>& job) {
+EnvironmentChange change_to(const Environment& environment,
+                            const std::map<std::string, std::string>& job) {
   EnvironmentChange change;
   for (const auto& [name, variable] : environment) {
     const auto old = job.find(name);
@@ -225,14 +228,16 @@ EnvironmentChange change_to(const Environment& environment, const std::map<std::
   return change;
 }
 
-std::map<std::string, std::string> as_map(const char* const* environment, std::span<const std::string_view> prefixes) {
+std::map<std::string, std::string> as_map(const char* const* environment,
+                                          std::span<const std::string_view> prefixes) {
   std::map<std::string, std::string> variables;
   for (; environment != nullptr && *environment != nullptr; ++environment) {
     const std::string_view variable = *environment;
     const auto begins_with = [&](std::string_view prefix) { return variable.starts_with(prefix); };
     if (!prefixes.empty() && std::ranges::none_of(prefixes, begins_with)) continue;
     const auto equals = variable.find('=');
-    if (equals != std::string_view::npos) variables[std::string(variable.substr(0, equals))] = variable.substr(equals + 1);
+    if (equals != std::string_view::npos)
+      variables[std::string(variable.substr(0, equals))] = variable.substr(equals + 1);
   }
   return variables;
 }

@@ -20,27 +20,30 @@ inline constexpr char kEnrootScript[] = "/etc/rc";
 struct ImageSettings {
   std::vector<std::string> environment;  ///< NAME=VALUE in the image's order
   std::string workdir;
-  bool in_files = false;     ///< the rest is in files of the image: see launch/inside/image_files.hpp
+  bool in_files = false;  ///< the rest is in files of the image: see launch/inside/image_files.hpp
   std::string start_script;  ///< in the container; runs the image's own command. Empty: unknown
-  std::vector<std::string> environment_scripts;  ///< in the container, in order, for a shell to read; empty: `environment` says all
-  std::vector<std::string> assignments;          ///< NAME=VALUE in those scripts, for who is to do without a shell
+  std::vector<std::string> environment_scripts;  ///< in the container, in order, for a shell to
+                                                 ///< read; empty: `environment` says all
+  std::vector<std::string>
+      assignments;  ///< NAME=VALUE in those scripts, for who is to do without a shell
   std::vector<std::string> entrypoint;
   std::vector<std::string> command;  ///< Cmd: shown, never run, like the rest
   std::string user;
-  std::string manifest;  ///< its digest; scontainer run adds it
+  std::string manifest;            ///< its digest; scontainer run adds it
   std::vector<std::string> facts;  ///< NAME=VALUE, what its files were found to have; shown
   std::vector<std::string> volumes;
   std::vector<std::string> ports;
 
   static ImageSettings parse(std::string_view records);
-  /// The program with its arguments, executed by a shell that has read `environment_scripts`; as it is if there are none. `kept`: variables that no script
-  /// changes.
-  [[nodiscard]] std::vector<std::string> after_scripts(std::vector<std::string> program,
-                                                       const std::map<std::string, std::string>& kept = {}) const;
+  /// The program with its arguments, executed by a shell that has read `environment_scripts`; as it
+  /// is if there are none. `kept`: variables that no script changes.
+  [[nodiscard]] std::vector<std::string> after_scripts(
+      std::vector<std::string> program, const std::map<std::string, std::string>& kept = {}) const;
 };
 
 /// What a login sets: the container's PATH unless the image sets it.
-inline constexpr char kDefaultPath[] = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+inline constexpr char kDefaultPath[] =
+    "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
 /// The origin of a variable's value.
 enum class Origin {
@@ -97,8 +100,9 @@ bool image_counts(std::string_view name, const Environment& environment);
 /// the image's variables override the job's; job variables that the image does not set are kept.
 /// The site's values override the image's and those of the classes, variables kept by the site or
 /// the user override these, and the user's (--container-env=NAME=VALUE) override all.
-Environment merge_environment(const std::map<std::string, std::string>& job, const ImageSettings& image,
-                              const EnvironmentWishes& site, const EnvironmentWishes& user_wishes, const UserIdentity& user,
+Environment merge_environment(const std::map<std::string, std::string>& job,
+                              const ImageSettings& image, const EnvironmentWishes& site,
+                              const EnvironmentWishes& user_wishes, const UserIdentity& user,
                               std::string_view workdir);
 
 /// Names to set and to unset in the job's environment to get the container's.
@@ -106,9 +110,12 @@ struct EnvironmentChange {
   std::map<std::string, std::string> set;
   std::set<std::string> unset;
 };
-EnvironmentChange change_to(const Environment& environment, const std::map<std::string, std::string>& job);
+EnvironmentChange change_to(const Environment& environment,
+                            const std::map<std::string, std::string>& job);
 
-/// NAME=VALUE lines as a map, of those only that begin with one of `prefixes` if there are any; the last of equal names wins.
-std::map<std::string, std::string> as_map(const char* const* environment, std::span<const std::string_view> prefixes = {});
+/// NAME=VALUE lines as a map, of those only that begin with one of `prefixes` if there are any; the
+/// last of equal names wins.
+std::map<std::string, std::string> as_map(const char* const* environment,
+                                          std::span<const std::string_view> prefixes = {});
 
 }  // namespace spc

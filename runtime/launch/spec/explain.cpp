@@ -12,9 +12,11 @@ namespace {
 
 /// A name like this may be that of a secret.
 bool may_be_secret(std::string name) {
-  std::transform(name.begin(), name.end(), name.begin(), [](unsigned char c) { return static_cast<char>(std::toupper(c)); });
+  std::transform(name.begin(), name.end(), name.begin(),
+                 [](unsigned char c) { return static_cast<char>(std::toupper(c)); });
   constexpr std::array<std::string_view, 5> kMarks{"TOKEN", "SECRET", "PASS", "KEY", "CREDENTIAL"};
-  return std::any_of(kMarks.begin(), kMarks.end(), [&](auto mark) { return name.find(mark) != std::string::npos; });
+  return std::any_of(kMarks.begin(), kMarks.end(),
+                     [&](auto mark) { return name.find(mark) != std::string::npos; });
 }
 
 std::string words(const std::vector<std::string>& list) {
@@ -54,7 +56,9 @@ std::string facts_in_words(const std::vector<std::string>& facts) {
 std::string file_system_of(const ContainerSpec& spec) {
   std::string text;
   switch (spec.from) {
-    case ContainerSpec::From::store: text = std::to_string(spec.layers) + " layers in the node's store"; break;
+    case ContainerSpec::From::store:
+      text = std::to_string(spec.layers) + " layers in the node's store";
+      break;
     case ContainerSpec::From::file: text = "squashfs file, served by FUSE"; break;
     case ContainerSpec::From::directory: text = "directory"; break;
   }
@@ -63,12 +67,15 @@ std::string file_system_of(const ContainerSpec& spec) {
 }
 
 std::string entrypoint_line(const ContainerSpec& spec) {
-  if (!spec.settings.environment_scripts.empty() && !spec.entrypoint.empty()) return "a shell that reads the env scripts first";
+  if (!spec.settings.environment_scripts.empty() && !spec.entrypoint.empty())
+    return "a shell that reads the env scripts first";
   if (spec.entrypoint_mode == EntrypointMode::node && !spec.entrypoint.empty())
     return words(spec.entrypoint) + ", once per node";
-  if (spec.entrypoint_mode == EntrypointMode::task && !spec.entrypoint.empty()) return words(spec.entrypoint) + ", in each task";
+  if (spec.entrypoint_mode == EntrypointMode::task && !spec.entrypoint.empty())
+    return words(spec.entrypoint) + ", in each task";
   std::string text = words(spec.settings.entrypoint);
-  if (text.empty() && !spec.settings.start_script.empty()) text = in_quotes(spec.settings.start_script);
+  if (text.empty() && !spec.settings.start_script.empty())
+    text = in_quotes(spec.settings.start_script);
   return text.empty() ? "" : text + ", not run";
 }
 
@@ -101,10 +108,12 @@ std::vector<std::string> explain(const ContainerSpec& spec, const LaunchRequest&
                               spec.user.gid, in_quotes(spec.user.home),
                               (spec.namespaces & own_user) != 0 ? ", root in the container"
                                                                 : ", no privileges"));
-  page.line_unless_empty("image's user",
-                         spec.settings.user.empty() ? "" : in_quotes(spec.settings.user) + ", ignored");
+  page.line_unless_empty("image's user", spec.settings.user.empty()
+                                             ? ""
+                                             : in_quotes(spec.settings.user) + ", ignored");
   page.line("namespaces", namespaces_in_words(spec.namespaces));
-  page.line("workdir", in_quotes(spec.workdir) + (request.workdir.empty() ? " (image)" : " (--container-workdir)"));
+  page.line("workdir", in_quotes(spec.workdir) +
+                           (request.workdir.empty() ? " (image)" : " (--container-workdir)"));
   page.line_unless_empty("env scripts", words(spec.settings.environment_scripts));
   page.line_unless_empty("entrypoint", entrypoint_line(spec));
   page.line_unless_empty("image's cmd", words(spec.settings.command));
@@ -126,9 +135,11 @@ std::vector<std::string> explain(const ContainerSpec& spec, const LaunchRequest&
                                  in_quotes(mount.target), flags_in_words(mount), mount.asked_by));
   }
   for (const auto& [name, variable] : spec.environment) {
-    const bool is_url = variable.value.starts_with("https://") || variable.value.starts_with("http://");
+    const bool is_url =
+        variable.value.starts_with("https://") || variable.value.starts_with("http://");
     const std::string shown = is_url ? without_secrets(variable.value) : variable.value;
-    const std::string value = may_be_secret(name) && !variable.value.empty() ? "***" : in_quotes(shown);
+    const std::string value =
+        may_be_secret(name) && !variable.value.empty() ? "***" : in_quotes(shown);
     page.line("variable",
               formatted("{}={} ({}{})", printable(name), value, name_of(variable.origin),
                         variable.over_image ? ", not the image's" : ""));

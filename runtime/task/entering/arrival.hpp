@@ -79,16 +79,16 @@ struct EndingLeader {
 
 /// Messages and descriptors that a task has received until it is inside.
 struct Arrival {
-  std::optional<Led> led;         ///< by a process of this task; nothing: it follows
-  bool is_first = false;          ///< of all that lead on this node
-  AgentMessage ready;             ///< its first descriptors: mount namespace, image record
-  UniqueFd notes;                 ///< TaskNotes, as the agent passes them on
-  UniqueFd answer;                ///< of TaskStart::ask_host, or empty
-  UniqueFd own_notes;             ///< the same as `notes` and locked, in the task that led
-  UniqueFd probe;                 ///< container-helper, opened on the host
-  int no_probe = 0;               ///< errno: why it is not
-  WireError failure;              ///< as others have said it, unread; not set: of this process
-  bool agent_failed = false;      ///< it is the agent's word
+  std::optional<Led> led;     ///< by a process of this task; nothing: it follows
+  bool is_first = false;      ///< of all that lead on this node
+  AgentMessage ready;         ///< its first descriptors: mount namespace, image record
+  UniqueFd notes;             ///< TaskNotes, as the agent passes them on
+  UniqueFd answer;            ///< of TaskStart::ask_host, or empty
+  UniqueFd own_notes;         ///< the same as `notes` and locked, in the task that led
+  UniqueFd probe;             ///< container-helper, opened on the host
+  int no_probe = 0;           ///< errno: why it is not
+  WireError failure;          ///< as others have said it, unread; not set: of this process
+  bool agent_failed = false;  ///< it is the agent's word
   EndingLeader leader;
 };
 

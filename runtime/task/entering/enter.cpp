@@ -28,7 +28,8 @@ Result<void> set_capabilities(const Capabilities& kept, const Capabilities& rais
     ::cap_get_flag(now, capability, CAP_PERMITTED, &permitted);
     ::cap_set_flag(next, CAP_PERMITTED, 1, &capability, permitted);
   }
-  if (!raised.empty()) ::cap_set_flag(next, CAP_EFFECTIVE, static_cast<int>(raised.size()), raised.data(), CAP_SET);
+  if (!raised.empty())
+    ::cap_set_flag(next, CAP_EFFECTIVE, static_cast<int>(raised.size()), raised.data(), CAP_SET);
   const int failed = ::cap_set_proc(next) != 0 ? errno : 0;
   ::cap_free(now);
   ::cap_free(next);
@@ -40,7 +41,9 @@ Result<void> set_capabilities(const Capabilities& kept, const Capabilities& rais
 Capabilities to_enter() { return {CAP_SYS_ADMIN, CAP_SYS_CHROOT, CAP_NET_ADMIN}; }
 
 /// Root's job may name what root can read.
-Capabilities of_root() { return ::geteuid() == 0 ? Capabilities{CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH} : Capabilities{}; }
+Capabilities of_root() {
+  return ::geteuid() == 0 ? Capabilities{CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH} : Capabilities{};
+}
 
 Capabilities with(Capabilities some, const Capabilities& more) {
   some.insert(some.end(), more.begin(), more.end());
@@ -61,7 +64,8 @@ bool start_loopback() {
 /// There is no way any more to get a capability that the process does not have.
 Result<void> forgo_privilege() {
   ::prctl(PR_SET_KEEPCAPS, 0, 0, 0, 0);
-  if (::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0) return Error::from_errno(errno, "set no_new_privs");
+  if (::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0)
+    return Error::from_errno(errno, "set no_new_privs");
   return {};
 }
 
@@ -88,7 +92,9 @@ Result<ContainerNamespaces> ContainerNamespaces::take(std::vector<UniqueFd>& pas
   return namespaces;
 }
 
-Result<void> keep_nothing_else() { return set_capabilities(with(to_enter(), of_root()), of_root()); }
+Result<void> keep_nothing_else() {
+  return set_capabilities(with(to_enter(), of_root()), of_root());
+}
 
 Result<void> keep_only_chroot() {
   SPC_TRY(set_capabilities(with({CAP_SYS_CHROOT}, of_root()), of_root()));
@@ -109,16 +115,19 @@ Result<void> give_up_privilege() {
 Result<void> enter_container(const ContainerNamespaces& namespaces) {
   const UniqueFd& user = namespaces.own[0];
   const bool network = namespaces.has(own_net);
-  auto raised = set_capabilities(to_enter(), network ? to_enter() : Capabilities{CAP_SYS_ADMIN, CAP_SYS_CHROOT});
+  auto raised = set_capabilities(
+      to_enter(), network ? to_enter() : Capabilities{CAP_SYS_ADMIN, CAP_SYS_CHROOT});
   bool entered = raised.has_value();
   for (std::size_t i = 1; entered && i < namespaces.own.size(); ++i) {
     entered = !namespaces.own[i] || ::setns(namespaces.own[i].get(), kNamespaceKinds[i].flag) == 0;
   }
   entered = entered && (!network || start_loopback());
-  // Entering the user namespace leaves no capability in any other, and the mount namespace belongs to it.
+  // Entering the user namespace leaves no capability in any other, and the mount namespace belongs
+  // to it.
   entered = entered && (!user || ::setns(user.get(), CLONE_NEWUSER) == 0);
   entered = entered && ::setns(namespaces.mounts.get(), CLONE_NEWNS) == 0;
-  // Slurm has put the task in its cgroup, which becomes the root. Owned by the user namespace, if there is one.
+  // Slurm has put the task in its cgroup, which becomes the root. Owned by the user namespace, if
+  // there is one.
   entered = entered && (!namespaces.makes_cgroup || ::unshare(CLONE_NEWCGROUP) == 0);
   const int failed = entered ? 0 : errno;
   SPC_TRY(entered && user ? forgo_privilege() : give_up_privilege());

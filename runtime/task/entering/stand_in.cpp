@@ -29,13 +29,15 @@ namespace {
   ::_exit(128 + number);
 }
 
-/// What the terminal sends its foreground processes reaches the task without us; a hang-up only the session's leader.
+/// What the terminal sends its foreground processes reaches the task without us; a hang-up only the
+/// session's leader.
 bool is_for_the_task(const siginfo_t& signal) {
   return signal.si_code <= 0 || signal.si_signo == SIGHUP || signal.si_signo == SIGCONT;
 }
 
 [[noreturn]] void stand_in_for(pid_t child, const sigset_t& signals) {
-  // An open pipe would keep srun waiting for more output. What slurmstepd had in memory is nobody's business.
+  // An open pipe would keep srun waiting for more output. What slurmstepd had in memory is nobody's
+  // business.
   ::syscall(SYS_close_range, 0U, ~0U, 0U);
   ::prctl(PR_SET_DUMPABLE, 0);
   for (;;) {
@@ -50,8 +52,8 @@ bool is_for_the_task(const siginfo_t& signal) {
   }
 }
 
-/// Slurm signals the process that it knows, or all of its group: in a group of its own the task hears of it once either way.
-/// A terminal, however, belongs to one group.
+/// Slurm signals the process that it knows, or all of its group: in a group of its own the task
+/// hears of it once either way. A terminal, however, belongs to one group.
 void leave_group() {
   const int terminal = ::open("/dev/tty", O_RDONLY | O_NOCTTY | O_CLOEXEC);
   if (terminal < 0) {
@@ -64,7 +66,8 @@ void leave_group() {
 }  // namespace
 
 Result<void> leave_stand_in() {
-  // Blocked signals wait for the stand-in, also those that are ignored; and SIGCHLD ignored would take the status away.
+  // Blocked signals wait for the stand-in, also those that are ignored; and SIGCHLD ignored would
+  // take the status away.
   sigset_t all;
   sigset_t before;
   struct sigaction on_child {};

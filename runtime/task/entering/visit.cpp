@@ -24,7 +24,8 @@ int status_of(const Result<void>& done, int answer) {
 
 }  // namespace
 
-Result<void> run_apart(const std::function<Result<void>()>& work, std::string_view what, WireError& said) {
+Result<void> run_apart(const std::function<Result<void>()>& work, std::string_view what,
+                       WireError& said) {
   const UniqueFd answer(::memfd_create("spank-container answer", MFD_CLOEXEC));
   if (!answer) return Error::from_errno(errno, std::string(what) + ": make a memory file");
   auto child = SPC_TRY(Child::run([&] { return status_of(work(), answer.get()); }, what));

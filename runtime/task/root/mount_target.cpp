@@ -22,7 +22,8 @@ namespace {
 constexpr char kWhatFits[] = "source and target must both be directories or both be files";
 
 const char* hint_for_target(int err) {
-  return err == EACCES ? "the directory above it belongs to another user in the image: choose a target that exists there"
+  return err == EACCES ? "the directory above it belongs to another user in the image: choose a "
+                         "target that exists there"
                        : "choose another target";
 }
 
@@ -36,7 +37,8 @@ Result<void> make_directories(const std::string& path) {
     const std::string part = path.substr(0, slash);
     if (::mkdir(part.c_str(), 0755) != 0 && errno != EEXIST && errno != EROFS) {
       const int err = errno;
-      return Error::from_errno(err, "make directory " + in_quotes(part) + " in the container").hint(hint_for_target(err));
+      return Error::from_errno(err, "make directory " + in_quotes(part) + " in the container")
+          .hint(hint_for_target(err));
     }
     if (slash == std::string::npos) return {};
   }
@@ -46,27 +48,33 @@ Result<UniqueFd> open_target_through(const std::string& path, bool directory, in
   const int flags = O_PATH | (directory ? O_DIRECTORY : 0);
   UniqueFd target = open_inside(path.c_str(), flags);
   if (target) return target;
-  if (errno != ENOENT) return Error::from_errno(errno, "open mount target " + in_quotes(path)).hint(kWhatFits);
+  if (errno != ENOENT)
+    return Error::from_errno(errno, "open mount target " + in_quotes(path)).hint(kWhatFits);
 
   char link[PATH_MAX];
   const ssize_t size = ::readlink(path.c_str(), link, sizeof link);
   if (size > 0 && links_left > 0) {
     const std::string next(link, static_cast<std::size_t>(size));
-    return open_target_through(next[0] == '/' ? next : parent_of(path) + "/" + next, directory, links_left - 1);
+    return open_target_through(next[0] == '/' ? next : parent_of(path) + "/" + next, directory,
+                               links_left - 1);
   }
   if (directory) {
     SPC_TRY(make_directories(path));
   } else {
     SPC_TRY(make_directories_above(path));
-    const UniqueFd made(::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0644));
+    const UniqueFd made(
+        ::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0644));
     if (!made) {
       const int err = errno;
-      return Error::from_errno(err, "make file " + in_quotes(path) + " in the container").hint(hint_for_target(err));
+      return Error::from_errno(err, "make file " + in_quotes(path) + " in the container")
+          .hint(hint_for_target(err));
     }
   }
   target = open_inside(path.c_str(), flags);
   const int err = errno;
-  if (!target) return Error::from_errno(err, "open mount target " + in_quotes(path)).hint(hint_for_target(err));
+  if (!target)
+    return Error::from_errno(err, "open mount target " + in_quotes(path))
+        .hint(hint_for_target(err));
   return target;
 }
 
@@ -125,23 +133,33 @@ bool lies_in(const std::string& path, const std::string& directory) {
 
 }  // namespace
 
-Result<void> make_directories_above(const std::string& path) { return make_directories(parent_of(path)); }
+Result<void> make_directories_above(const std::string& path) {
+  return make_directories(parent_of(path));
+}
 
-UniqueFd open_inside(const char* path, int flags) { return open_resolved(AT_FDCWD, path, flags, RESOLVE_NO_MAGICLINKS); }
+UniqueFd open_inside(const char* path, int flags) {
+  return open_resolved(AT_FDCWD, path, flags, RESOLVE_NO_MAGICLINKS);
+}
 
-Result<UniqueFd> open_target(const std::string& path, bool directory) { return open_target_through(path, directory, 40); }
+Result<UniqueFd> open_target(const std::string& path, bool directory) {
+  return open_target_through(path, directory, 40);
+}
 
 AttachSource attach_by(int builder) {
   const auto mounts = std::make_shared<MountsOfBuilder>(builder);
-  return {.begin = [mounts](std::uint32_t index, const UniqueFd& target,
-                            const std::string& shown_as) { return mounts->begin(index, target, shown_as); },
+  return {.begin =
+              [mounts](std::uint32_t index, const UniqueFd& target, const std::string& shown_as) {
+                return mounts->begin(index, target, shown_as);
+              },
           .settle = [mounts] { return mounts->settle(); }};
 }
 
 Result<UniqueFd> MountTargets::open(const std::string& path, bool directory) {
-  const bool apart = std::ranges::none_of(begun_, [&](const std::string& other) { return lies_in(path, other); });
+  const bool apart =
+      std::ranges::none_of(begun_, [&](const std::string& other) { return lies_in(path, other); });
   if (apart && says_where(path) && path != "/") {
-    UniqueFd target = open_resolved(AT_FDCWD, path.c_str(), O_PATH | (directory ? O_DIRECTORY : 0), RESOLVE_NO_SYMLINKS);
+    UniqueFd target = open_resolved(AT_FDCWD, path.c_str(), O_PATH | (directory ? O_DIRECTORY : 0),
+                                    RESOLVE_NO_SYMLINKS);
     if (target) {
       begun_.push_back(path);
       return target;

@@ -10,13 +10,15 @@ namespace spc {
 namespace {
 
 bool is_below(std::string_view path, std::string_view directory) {
-  return path.size() > directory.size() && path.starts_with(directory) && path[directory.size()] == '/';
+  return path.size() > directory.size() && path.starts_with(directory) &&
+         path[directory.size()] == '/';
 }
 
 }  // namespace
 
-Result<std::vector<bool>> mounts_to_make(const std::vector<std::string>& targets, const std::vector<Removal>& removals,
-                                         const std::function<std::string(const std::string&)>& resolve) {
+Result<std::vector<bool>> mounts_to_make(
+    const std::vector<std::string>& targets, const std::vector<Removal>& removals,
+    const std::function<std::string(const std::string&)>& resolve) {
   std::vector<bool> made(targets.size(), true);
   if (removals.empty()) return made;
   std::vector<std::string> places;
@@ -28,10 +30,13 @@ Result<std::vector<bool>> mounts_to_make(const std::vector<std::string>& targets
     if (found == 0 && removal.optional) continue;
     if (found == 0) {
       return Error(ErrorKind::invalid, "unmount " + in_quotes(removal.shown_as) + ": not a mount")
-          .hint("name the exact path of a mount of --container-mounts or of the container; nofail ignores this error");
+          .hint(
+              "name the exact path of a mount of --container-mounts or of the container; nofail "
+              "ignores this error");
     }
     made[found - 1] = false;
-    for (std::size_t i = found; i < removal.after; ++i) made[i] = made[i] && !is_below(places[i], place);
+    for (std::size_t i = found; i < removal.after; ++i)
+      made[i] = made[i] && !is_below(places[i], place);
   }
   return made;
 }

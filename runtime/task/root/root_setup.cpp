@@ -18,10 +18,12 @@ namespace {
 
 enum class Missing { make, leave };
 
-/// Replaces a small text file of the image by what `edit` makes of it. Anything but a regular file of sane size counts as
-/// empty and makes way: an image may bring a FIFO or a device of terabytes under this name. EACCES: the user may not.
+/// Replaces a small text file of the image by what `edit` makes of it. Anything but a regular file
+/// of sane size counts as empty and makes way: an image may bring a FIFO or a device of terabytes
+/// under this name. EACCES: the user may not.
 template <typename Edit>
-Result<void> rewrite(const std::string& path, const Edit& edit, mode_t mode = 0644, Missing missing = Missing::make) {
+Result<void> rewrite(const std::string& path, const Edit& edit, mode_t mode = 0644,
+                     Missing missing = Missing::make) {
   std::string text;
   const UniqueFd old = open_inside(path.c_str(), O_RDONLY | O_NONBLOCK);
   if (!old && missing == Missing::leave) return {};
@@ -33,12 +35,14 @@ Result<void> rewrite(const std::string& path, const Edit& edit, mode_t mode = 06
   if (!text.empty() && text.back() != '\n') text += '\n';
   SPC_TRY(make_directories_above(path));
   const int kept = ::unlink(path.c_str()) != 0 ? errno : 0;
-  const UniqueFd file(::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, mode));
+  const UniqueFd file(
+      ::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, mode));
   if (!file) {
     const int err = errno == EEXIST && kept != 0 ? kept : errno;
     return Error::from_errno(err, "write " + in_quotes(path) + " in the container");
   }
-  SPC_TRY_DURING("write " + in_quotes(path) + " in the container", write_all(file.get(), edit(text)));
+  SPC_TRY_DURING("write " + in_quotes(path) + " in the container",
+                 write_all(file.get(), edit(text)));
   return {};
 }
 
@@ -63,7 +67,8 @@ class Conveniences {
   Result<bool> made(Result<void> done, const std::string& path) {
     if (done) return true;
     if (done.error().sys_errno() != EACCES) return std::move(done).error();
-    if (left_out_.find(path) == std::string::npos) left_out_ += (left_out_.empty() ? "" : ", ") + path;
+    if (left_out_.find(path) == std::string::npos)
+      left_out_ += (left_out_.empty() ? "" : ", ") + path;
     return false;
   }
   void tell() const {
@@ -75,7 +80,9 @@ class Conveniences {
   std::string left_out_;
 };
 
-bool is_strange(int err) { return err == ENOENT || err == ENOTDIR || err == ELOOP || err == EEXIST || err == ENAMETOOLONG; }
+bool is_strange(int err) {
+  return err == ENOENT || err == ENOTDIR || err == ELOOP || err == EEXIST || err == ENAMETOOLONG;
+}
 
 /// What the kernel shows of IDs that a user namespace does not have.
 constexpr std::string_view kOverflowId = "65534";
@@ -104,17 +111,22 @@ Result<void> add_users(const RootSetup& root, Conveniences& conveniences) {
     return {};
   };
   if (!root.passwd_entry.empty()) {
-    SPC_TRY(change("/etc/passwd", [&](std::string_view text) { return with_entry(text, root.passwd_entry); }));
+    SPC_TRY(change("/etc/passwd",
+                   [&](std::string_view text) { return with_entry(text, root.passwd_entry); }));
   }
-  // Without a line there, PAM lets nobody in. The file is not made: it would matter to who is in passwd alone.
+  // Without a line there, PAM lets nobody in. The file is not made: it would matter to who is in
+  // passwd alone.
   constexpr char kShadow[] = "/etc/shadow";
   if (!root.shadow_entry.empty()) {
-    const auto edit = [&](std::string text) { return with_missing_entry(std::move(text), root.shadow_entry); };
+    const auto edit = [&](std::string text) {
+      return with_missing_entry(std::move(text), root.shadow_entry);
+    };
     SPC_TRY(conveniences.made(rewrite(kShadow, edit, 0640, Missing::leave), kShadow));
   }
   if (!root.system_users.empty() || has_root) {
     SPC_TRY(change("/etc/passwd", [&](std::string text) {
-      for (const std::string& entry : root.system_users) text = with_missing_entry(std::move(text), entry);
+      for (const std::string& entry : root.system_users)
+        text = with_missing_entry(std::move(text), entry);
       return has_root ? with_missing_entry(std::move(text), "root:x:0:0:root:/root:/bin/sh") : text;
     }));
   }
@@ -122,22 +134,25 @@ Result<void> add_users(const RootSetup& root, Conveniences& conveniences) {
   return change("/etc/group", [&](std::string text) {
     for (const std::string& entry : root.group_entries) text = with_entry(text, entry);
     if (has_root) text = with_missing_entry(std::move(text), "root:x:0:");
-    return root.has_strange_groups && !has_id(text, kOverflowId) ? text + "nogroup:x:65534:\n" : text;
+    return root.has_strange_groups && !has_id(text, kOverflowId) ? text + "nogroup:x:65534:\n"
+                                                                 : text;
   });
 }
 
-constexpr std::array<const char*, static_cast<std::size_t>(HostTree::count)> kHostTargets = {"/proc", "/sys",     "/dev",
-                                                                                             "/tmp",  "/dev/shm", "/dev/mqueue"};
+constexpr std::array<const char*, static_cast<std::size_t>(HostTree::count)> kHostTargets = {
+    "/proc", "/sys", "/dev", "/tmp", "/dev/shm", "/dev/mqueue"};
 
 /// Not every container has all of them, nor every node message queues.
 bool has_own_tree(const RootSetup& root, HostTree which) {
   if (which != HostTree::shm && which != HostTree::mqueue) return true;
-  return (root.namespaces & own_ipc) != 0 && (which == HostTree::shm || ::access("/dev/mqueue", F_OK) == 0);
+  return (root.namespaces & own_ipc) != 0 &&
+         (which == HostTree::shm || ::access("/dev/mqueue", F_OK) == 0);
 }
 
 /// A /dev of its own comes later.
 bool has_tree(const RootSetup& root, HostTree which) {
-  const bool is_in_dev = which == HostTree::dev || which == HostTree::shm || which == HostTree::mqueue;
+  const bool is_in_dev =
+      which == HostTree::dev || which == HostTree::shm || which == HostTree::mqueue;
   return has_own_tree(root, which) && !(is_in_dev && root.dev_targets > 0);
 }
 
@@ -152,7 +167,8 @@ Result<std::vector<bool>> mounts_to_make(const RootSetup& root) {
 
 Result<void> set_mode(const std::string& target, unsigned mode) {
   const UniqueFd root = open_inside(target.c_str(), O_RDONLY | O_DIRECTORY);
-  if (!root || ::fchmod(root.get(), mode) != 0) return Error::from_errno(errno, "set the mode of " + in_quotes(target));
+  if (!root || ::fchmod(root.get(), mode) != 0)
+    return Error::from_errno(errno, "set the mode of " + in_quotes(target));
   return {};
 }
 
@@ -163,7 +179,8 @@ struct statx place_of(int at, const char* path, int flags) {
   return place;
 }
 
-/// What the paths of targets say has been checked already; a link of the image may have led elsewhere.
+/// What the paths of targets say has been checked already; a link of the image may have led
+/// elsewhere.
 Result<void> refuse_hidden_way(int target, const MountTarget& asked) {
   const auto there = place_of(target, "", AT_EMPTY_PATH);
   const auto is_on = [&](const struct statx& other) {
@@ -173,17 +190,19 @@ Result<void> refuse_hidden_way(int target, const MountTarget& asked) {
   for (const char* view : {"/proc", "/sys", "/dev"}) {
     const auto whole = place_of(AT_FDCWD, view, 0);
     const bool is_mount = (whole.stx_attributes & STATX_ATTR_MOUNT_ROOT) != 0;
-    const bool covers = is_on(whole) && (whole.stx_ino == there.stx_ino || view == std::string_view("/proc"));
+    const bool covers =
+        is_on(whole) && (whole.stx_ino == there.stx_ino || view == std::string_view("/proc"));
     if (!is_mount || !covers || path == view || path.starts_with(std::string(view) + "/")) continue;
     return Error(ErrorKind::invalid,
-                 formatted("mount {}: the target leads to {}, which cannot be covered", in_quotes(asked.shown_as), view));
+                 formatted("mount {}: the target leads to {}, which cannot be covered",
+                           in_quotes(asked.shown_as), view));
   }
   return {};
 }
 
 /// Those of root.targets from `first` until before `end`, as far as they are `made`.
-Result<void> attach_targets(const RootSetup& root, const std::vector<bool>& made, std::size_t first, std::size_t end,
-                            const AttachSource& attach) {
+Result<void> attach_targets(const RootSetup& root, const std::vector<bool>& made, std::size_t first,
+                            std::size_t end, const AttachSource& attach) {
   MountTargets targets(attach);
   for (std::size_t i = first; i < end; ++i) {
     const MountTarget& mount_target = root.targets[i];
@@ -210,14 +229,16 @@ const Link kLinksOfDev[] = {{"/dev/fd", "/proc/self/fd"},
                             {"/dev/ptmx", "pts/ptmx"}};
 
 /// In place of the host's, which would hide it.
-Result<void> attach_own_dev(const RootSetup& root, const std::vector<bool>& made, const AttachSource& attach) {
+Result<void> attach_own_dev(const RootSetup& root, const std::vector<bool>& made,
+                            const AttachSource& attach) {
   if (!made[kHostTargets.size()]) return {};  // the user has dropped it
   SPC_TRY(attach_targets(root, made, 0, root.dev_targets, attach));
   for (const Link& link : kLinksOfDev) SPC_TRY(make_link(link));
   constexpr auto kQueues = static_cast<std::uint32_t>(HostTree::mqueue);
   if (!made[kQueues] || !has_own_tree(root, HostTree::mqueue)) return {};
   const auto target = SPC_TRY(open_target(kHostTargets[kQueues], true));
-  SPC_TRY(attach.begin(static_cast<std::uint32_t>(root.targets.size()) + kQueues, target, kHostTargets[kQueues]));
+  SPC_TRY(attach.begin(static_cast<std::uint32_t>(root.targets.size()) + kQueues, target,
+                       kHostTargets[kQueues]));
   return attach.settle ? attach.settle() : Result<void>();
 }
 
@@ -245,7 +266,8 @@ std::string with_missing_entry(std::string text, const std::string& entry) {
   return text + entry + "\n";
 }
 
-Result<void> attach_host_trees(const RootSetup& root, const OpenDirectory& open_directory, const AttachSource& attach) {
+Result<void> attach_host_trees(const RootSetup& root, const OpenDirectory& open_directory,
+                               const AttachSource& attach) {
   const auto sources = static_cast<std::uint32_t>(root.targets.size());
   const auto made = SPC_TRY(mounts_to_make(root));
   for (std::uint32_t i = 0; i < kHostTargets.size(); ++i) {
@@ -265,11 +287,13 @@ Result<void> set_up_root(const RootSetup& root, const AttachSource& attach) {
     SPC_TRY(attach_host_trees(
         root, [&](const std::string& path) { return targets.open(path, true); }, attach));
   }
-  if (root.dev_targets > 0) SPC_TRY_DURING("--container-contain", attach_own_dev(root, made, attach));
+  if (root.dev_targets > 0)
+    SPC_TRY_DURING("--container-contain", attach_own_dev(root, made, attach));
   Conveniences conveniences(root);
   for (const std::string& directory : root.directories) {
     const auto there = open_target(directory, true);
-    // A name that cannot be a directory is the business of whoever wants it: the task says that it is the work directory.
+    // A name that cannot be a directory is the business of whoever wants it: the task says that it
+    // is the work directory.
     if (there || is_strange(there.error().sys_errno())) continue;
     SPC_TRY(conveniences.made(there.error(), directory));
   }
@@ -279,7 +303,8 @@ Result<void> set_up_root(const RootSetup& root, const AttachSource& attach) {
     SPC_TRY(conveniences.made(rewrite(file.path, text, file.mode), file.path));
   }
   for (const Link& link : root.links) SPC_TRY(conveniences.made(make_link(link), link.path));
-  SPC_TRY_DURING("--container-mounts", attach_targets(root, made, root.dev_targets, root.targets.size(), attach));
+  SPC_TRY_DURING("--container-mounts",
+                 attach_targets(root, made, root.dev_targets, root.targets.size(), attach));
   conveniences.tell();
   return {};
 }

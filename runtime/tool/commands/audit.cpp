@@ -43,7 +43,8 @@ Json as_json(const LogRecord& record) {
 Result<int> run_audit(const Arguments& arguments) {
   for (const std::string& path : arguments.words) {
     SPC_TRY(for_each_log_line(path, [](std::string_view line) {
-      if (const auto record = read_log_record(line)) std::puts(as_json(*record).str(0, ' ', Json::Order::kept).c_str());
+      if (const auto record = read_log_record(line))
+        std::puts(as_json(*record).str(0, ' ', Json::Order::kept).c_str());
     }));
   }
   return 0;

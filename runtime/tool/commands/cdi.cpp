@@ -28,8 +28,11 @@ Result<int> list(const Arguments& arguments) {
   const auto devices = registry.devices();
   if (arguments.has("json")) {
     Json entries = Json::array();
-    for (const CdiEntry& entry : devices) entries.push_back({{"name", entry.name()}, {"file", entry.file->path}});
-    const Json document{{"devices", entries}, {"conflicts", registry.conflicts()}, {"problems", registry.problems()}};
+    for (const CdiEntry& entry : devices)
+      entries.push_back({{"name", entry.name()}, {"file", entry.file->path}});
+    const Json document{{"devices", entries},
+                        {"conflicts", registry.conflicts()},
+                        {"problems", registry.problems()}};
     std::puts(document.str(2).c_str());
     return 0;
   }
@@ -46,12 +49,15 @@ Result<int> list(const Arguments& arguments) {
   for (const CdiEntry& entry : devices) width = std::max(width, entry.name().size());
   std::printf("%-*s  %s\n", static_cast<int>(width), "DEVICE", "FILE");
   for (const CdiEntry& entry : devices) {
-    std::printf("%-*s  %s\n", static_cast<int>(width), entry.name().c_str(), printable(entry.file->path).c_str());
+    std::printf("%-*s  %s\n", static_cast<int>(width), entry.name().c_str(),
+                printable(entry.file->path).c_str());
   }
   return 0;
 }
 
-void print(const char* what, const std::string& value) { std::printf("%-9s %s\n", what, printable(value).c_str()); }
+void print(const char* what, const std::string& value) {
+  std::printf("%-9s %s\n", what, printable(value).c_str());
+}
 
 std::string described(const MountEdit& mount) {
   std::string text = mount.source.empty() ? "tmpfs" : mount.source;
@@ -61,7 +67,8 @@ std::string described(const MountEdit& mount) {
 
 Result<int> show_devices(const Arguments& arguments) {
   if (arguments.words.size() != 2)
-    return Error(ErrorKind::invalid, "cdi show: device required").hint("scontainer cdi list prints them");
+    return Error(ErrorKind::invalid, "cdi show: device required")
+        .hint("scontainer cdi list prints them");
   const auto name = SPC_TRY(CdiName::parse(arguments.words[1]));
   const auto registry = CdiRegistry::read();
   HookContext context;
@@ -76,7 +83,8 @@ Result<int> show_devices(const Arguments& arguments) {
   }
   report_problems(registry);
   for (const std::string& note : edits.notes) print("note", note);
-  for (const auto& [variable, value] : edits.environment.set) print("variable", variable + "=" + value);
+  for (const auto& [variable, value] : edits.environment.set)
+    print("variable", variable + "=" + value);
   for (const DeviceEdit& device : edits.devices)
     print("device", device.path + (device.source.empty() ? "" : " from " + device.source));
   for (const MountEdit& mount : edits.mounts) print("mount", described(mount));
@@ -108,7 +116,8 @@ Result<int> generate(const Arguments& arguments) {
   if (driver.gpus.empty() || !driver.versions_agree()) {
     std::string why = "cdi generate: no working NVIDIA GPU found";
     for (const std::string& note : driver.notes) why += "; " + note;
-    return Error(ErrorKind::not_found, why).hint("CDI files for other devices are written by their vendors' tools");
+    return Error(ErrorKind::not_found, why)
+        .hint("CDI files for other devices are written by their vendors' tools");
   }
   const CdiSpec spec = nvidia_cdi_spec(driver, driver_root);
   const std::string text = format == "json" ? cdi_to_json(spec) : cdi_to_yaml(spec);

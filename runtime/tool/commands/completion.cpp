@@ -75,7 +75,8 @@ complete -F _scontainer scontainer
 }
 
 bool takes_image(std::string_view command) {
-  return command == "inspect" || command == "rm" || command == "run" || command == "shell" || command == "export";
+  return command == "inspect" || command == "rm" || command == "run" || command == "shell" ||
+         command == "export";
 }
 
 bool takes_container(std::string_view command) { return command == "exec" || command == "stop"; }
@@ -92,22 +93,29 @@ void each_name(const OptionRow& row, const Add& add) {
 }
 
 std::string fish_script() {
-  std::string text = "# fish completion for scontainer: scontainer completion fish | source\ncomplete -c scontainer -f\n";
+  std::string text =
+      "# fish completion for scontainer: scontainer completion fish | source\ncomplete -c "
+      "scontainer -f\n";
   for (const Command& command : command_table()) {
     text += formatted("complete -c scontainer -n __fish_use_subcommand -a {} -d {}\n", command.name,
                       in_single_quotes(command.summary, "\\'"));
-    const std::string here = formatted("complete -c scontainer -n '__fish_seen_subcommand_from {}'", command.name);
+    const std::string here =
+        formatted("complete -c scontainer -n '__fish_seen_subcommand_from {}'", command.name);
     for (const OptionRow& row : command.options) {
       text += here;
       each_name(row, [&](std::string_view name) {
-        text += name.starts_with("--") ? formatted(" -l {}", name.substr(2)) : formatted(" -s {}", name.substr(1));
+        text += name.starts_with("--") ? formatted(" -l {}", name.substr(2))
+                                       : formatted(" -s {}", name.substr(1));
       });
-      text += formatted("{} -d {}\n", row.argument != nullptr ? " -r" : "", in_single_quotes(row.help, "\\'"));
+      text += formatted("{} -d {}\n", row.argument != nullptr ? " -r" : "",
+                        in_single_quotes(row.help, "\\'"));
     }
     if (takes_image(command.name))
-      text += formatted("{} -a \"({})\"\n", here, "scontainer images 2>/dev/null | awk 'NR > 1 { print \\$1 }'");
+      text += formatted("{} -a \"({})\"\n", here,
+                        "scontainer images 2>/dev/null | awk 'NR > 1 { print \\$1 }'");
     if (takes_container(command.name))
-      text += formatted("{} -a \"({})\"\n", here, "scontainer containers 2>/dev/null | awk 'NR > 1 { print \\$1 }'");
+      text += formatted("{} -a \"({})\"\n", here,
+                        "scontainer containers 2>/dev/null | awk 'NR > 1 { print \\$1 }'");
   }
   return text +
          "complete -c scontainer -n '__fish_seen_subcommand_from import export doctor' -F\n"
@@ -119,8 +127,8 @@ std::string fish_script() {
 std::string for_zsh(std::string_view text) {
   std::string escaped;
   for (const char c : text)
-    escaped +=
-        (c == '[' || c == ']' || c == ':' || c == '\\' ? "\\" : "") + (c == '\'' ? std::string("'\\''") : std::string(1, c));
+    escaped += (c == '[' || c == ']' || c == ':' || c == '\\' ? "\\" : "") +
+               (c == '\'' ? std::string("'\\''") : std::string(1, c));
   return escaped;
 }
 
@@ -170,8 +178,13 @@ compdef _scontainer scontainer
 
 Result<int> run_completion(const Arguments& arguments) {
   const std::string& shell = arguments.words[0];
-  const auto script = shell == "bash" ? bash_script : shell == "fish" ? fish_script : shell == "zsh" ? zsh_script : nullptr;
-  if (script == nullptr) return Error(ErrorKind::invalid, "no completion for " + in_quotes(shell)).hint("bash, fish or zsh");
+  const auto script = shell == "bash"   ? bash_script
+                      : shell == "fish" ? fish_script
+                      : shell == "zsh"  ? zsh_script
+                                        : nullptr;
+  if (script == nullptr)
+    return Error(ErrorKind::invalid, "no completion for " + in_quotes(shell))
+        .hint("bash, fish or zsh");
   std::fputs(script().c_str(), stdout);
   return 0;
 }

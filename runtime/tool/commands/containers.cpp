@@ -25,15 +25,18 @@ std::string user_name(uid_t uid) {
 }
 
 Json as_json(const StoredContainer& one, const ContainerSize& size) {
-  Json object{{"name", one.name},    {"owner", user_name(one.uid)},     {"uid", one.uid},           {"image", one.image},
-              {"bytes", size.bytes}, {"bytes_complete", size.complete}, {"last_used", one.used_at}, {"in_use", one.in_use}};
+  Json object{{"name", one.name},         {"owner", user_name(one.uid)},
+              {"uid", one.uid},           {"image", one.image},
+              {"bytes", size.bytes},      {"bytes_complete", size.complete},
+              {"last_used", one.used_at}, {"in_use", one.in_use}};
   if (!one.job.empty()) object["job"] = one.job;
   return object;
 }
 
 Json as_json(const RunningContainer& one) {
-  return {{"name", one.name}, {"owner", user_name(::geteuid())}, {"uid", ::geteuid()}, {"image", one.image}, {"pid", one.pid},
-          {"in_use", true}};
+  return {{"name", one.name},   {"owner", user_name(::geteuid())},
+          {"uid", ::geteuid()}, {"image", one.image},
+          {"pid", one.pid},     {"in_use", true}};
 }
 
 Json as_json(const OwnContainer& one) {
@@ -87,7 +90,8 @@ std::vector<std::string> as_row(const RunningContainer& one) {
 
 namespace {
 
-void print_list(const Arguments& arguments, const Json& list, const std::vector<std::vector<std::string>>& table) {
+void print_list(const Arguments& arguments, const Json& list,
+                const std::vector<std::vector<std::string>>& table) {
   if (arguments.has("json")) {
     std::puts(list.str(2).c_str());
   } else {
@@ -98,28 +102,32 @@ void print_list(const Arguments& arguments, const Json& list, const std::vector<
 bool is_meant(const Arguments& arguments, const std::string& name, const std::string& node = {}) {
   const std::string wanted = arguments.value("node");
   if (!wanted.empty() && node != wanted) return false;
-  return arguments.words.size() < 2 ||
-         std::find(arguments.words.begin() + 1, arguments.words.end(), name) != arguments.words.end();
+  return arguments.words.size() < 2 || std::find(arguments.words.begin() + 1, arguments.words.end(),
+                                                 name) != arguments.words.end();
 }
 
-/// Those of --container-name: of all users for root, who alone can look into the store, of the caller as the home has them noted;
-/// and the caller's own of `scontainer run`.
+/// Those of --container-name: of all users for root, who alone can look into the store, of the
+/// caller as the home has them noted; and the caller's own of `scontainer run`.
 Result<int> list_containers_of(const Arguments& arguments) {
   std::vector<StoredContainer> stored;
   if (::geteuid() == 0) stored = SPC_TRY(stored_containers());
-  const auto order = [](const StoredContainer& one) { return std::tie(one.uid, one.name, one.key); };
+  const auto order = [](const StoredContainer& one) {
+    return std::tie(one.uid, one.name, one.key);
+  };
   std::ranges::sort(stored, [&](const auto& a, const auto& b) { return order(a) < order(b); });
   const auto places = SPC_TRY(Places::find());
   const auto running = SPC_TRY(running_containers(places.running));
   Json all = Json::array();
   std::vector<std::vector<std::string>> table{{"NAME", "OWNER", "IMAGE", "SIZE", "LAST USE", "OF"}};
   for (const StoredContainer& one : stored) {
-    if (!is_meant(arguments, one.name) && !is_meant(arguments, user_name(one.uid) + "/" + one.name)) continue;
+    if (!is_meant(arguments, one.name) && !is_meant(arguments, user_name(one.uid) + "/" + one.name))
+      continue;
     const ContainerSize size = size_of(one);
     all.push_back(as_json(one, size));
     table.push_back(as_row(one, size));
   }
-  for (const OwnContainer& one : ::geteuid() == 0 ? std::vector<OwnContainer>() : own_containers()) {
+  for (const OwnContainer& one :
+       ::geteuid() == 0 ? std::vector<OwnContainer>() : own_containers()) {
     if (!is_meant(arguments, one.name, one.node)) continue;
     all.push_back(as_json(one));
     table.push_back(as_row(one));
@@ -130,7 +138,8 @@ Result<int> list_containers_of(const Arguments& arguments) {
     table.push_back(as_row(one));
   }
   if (arguments.words.size() > 1 && table.size() == 1) {
-    return Error(ErrorKind::not_found, "no container " + in_quotes(arguments.words[1])).hint("scontainer containers lists them");
+    return Error(ErrorKind::not_found, "no container " + in_quotes(arguments.words[1]))
+        .hint("scontainer containers lists them");
   }
   print_list(arguments, all, table);
   return 0;
@@ -138,7 +147,8 @@ Result<int> list_containers_of(const Arguments& arguments) {
 
 Result<int> remove_all(const Arguments& arguments) {
   for (auto name = arguments.words.begin() + 1; name != arguments.words.end(); ++name) {
-    const int status = SPC_TRY(remove_named({*name, arguments.value("node"), arguments.value("job"), arguments.has("force")}));
+    const int status = SPC_TRY(remove_named(
+        {*name, arguments.value("node"), arguments.value("job"), arguments.has("force")}));
     if (status != 0) return status;
   }
   return 0;
@@ -146,9 +156,12 @@ Result<int> remove_all(const Arguments& arguments) {
 
 /// As an absolute path: the step may have another work directory.
 Result<int> write_to_file(const Arguments& arguments) {
-  if (arguments.words.size() != 3) return Error(ErrorKind::invalid, "export: NAME and FILE required");
+  if (arguments.words.size() != 3)
+    return Error(ErrorKind::invalid, "export: NAME and FILE required");
   const auto file = SPC_TRY(absolute_path(arguments.words[2]));
-  return export_named({arguments.words[1], arguments.value("node"), arguments.value("job"), arguments.has("force")}, file);
+  return export_named(
+      {arguments.words[1], arguments.value("node"), arguments.value("job"), arguments.has("force")},
+      file);
 }
 
 }  // namespace
@@ -156,7 +169,8 @@ Result<int> write_to_file(const Arguments& arguments) {
 Result<int> run_containers(const Arguments& arguments) {
   const std::string verb = arguments.words.empty() ? "list" : arguments.words[0];
   if (verb == "list") return list_containers_of(arguments);
-  if (arguments.words.size() < 2) return Error(ErrorKind::invalid, formatted("{}: name of a container required", verb));
+  if (arguments.words.size() < 2)
+    return Error(ErrorKind::invalid, formatted("{}: name of a container required", verb));
   if (verb == "inspect") {
     Arguments of_one = arguments;
     of_one.options["json"];
@@ -164,7 +178,8 @@ Result<int> run_containers(const Arguments& arguments) {
   }
   if (verb == "rm") return remove_all(arguments);
   if (verb == "export") return write_to_file(arguments);
-  return Error(ErrorKind::invalid, formatted("unknown word {}", in_quotes(verb))).hint("list, inspect, rm or export");
+  return Error(ErrorKind::invalid, formatted("unknown word {}", in_quotes(verb)))
+      .hint("list, inspect, rm or export");
 }
 
 }  // namespace spc::tool

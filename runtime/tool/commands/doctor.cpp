@@ -33,8 +33,8 @@ Colour colour_of(Finding::Verdict verdict) {
 void print_finding(const Finding& finding) {
   char verdict[16];
   std::snprintf(verdict, sizeof verdict, "%-8s", name_of(finding.verdict));
-  std::string line =
-      formatted("{}{}: {}", coloured(verdict, colour_of(finding.verdict)), finding.what, printable(finding.detail));
+  std::string line = formatted("{}{}: {}", coloured(verdict, colour_of(finding.verdict)),
+                               finding.what, printable(finding.detail));
   if (!finding.cure.empty()) line += formatted(" (fix: {})", finding.cure);
   std::puts(line.c_str());
 }
@@ -43,7 +43,8 @@ void print_finding(const Finding& finding) {
 std::vector<Finding> examine_job() {
   // In jobs the site's settings count, not the user's own.
   const auto config = read_config(SPC_CONFIG_FILE);
-  auto findings = preflight(surroundings_of_this_process(config ? config->site.driver_root : std::string()));
+  auto findings =
+      preflight(surroundings_of_this_process(config ? config->site.driver_root : std::string()));
   findings.push_back(examine_image_way());
   findings.push_back(examine_peers());
   return findings;
@@ -57,7 +58,8 @@ std::vector<Finding> examine_machine(const std::string& registry) {
   const auto places = Places::find();
   const std::string config = places ? places->config : SPC_CONFIG_FILE;
   if (!places) {
-    findings.push_back({"your store", Finding::Verdict::failed, places.error().message(), "set XDG_DATA_HOME"});
+    findings.push_back(
+        {"your store", Finding::Verdict::failed, places.error().message(), "set XDG_DATA_HOME"});
   } else if (places->own_store) {
     add(examine_own_store(*places));
   }
@@ -80,8 +82,10 @@ void report_wrong(const std::vector<Finding>& findings) {
 void report(const std::vector<Finding>& findings, bool as_json) {
   Json list = Json::array();
   for (const Finding& finding : findings) {
-    list.push_back(
-        {{"check", finding.what}, {"verdict", name_of(finding.verdict)}, {"detail", finding.detail}, {"cure", finding.cure}});
+    list.push_back({{"check", finding.what},
+                    {"verdict", name_of(finding.verdict)},
+                    {"detail", finding.detail},
+                    {"cure", finding.cure}});
     if (!as_json) print_finding(finding);
   }
   if (as_json) std::puts(list.str(2).c_str());
@@ -101,22 +105,25 @@ int examine_for_slurm(bool quiet, bool as_json) {
 }  // namespace
 
 Result<int> run_doctor(const Arguments& arguments) {
-  const int asked = static_cast<int>(!arguments.words.empty()) + static_cast<int>(arguments.has("job")) +
-                    static_cast<int>(arguments.has("registry")) + static_cast<int>(arguments.has("node"));
+  const int asked =
+      static_cast<int>(!arguments.words.empty()) + static_cast<int>(arguments.has("job")) +
+      static_cast<int>(arguments.has("registry")) + static_cast<int>(arguments.has("node"));
   if (asked > 1) {
     return Error(ErrorKind::invalid, "doctor takes only one of FILE, --job, --node and --registry")
         .hint("scontainer doctor --help");
   }
   const bool as_json = arguments.has("json");
   if (arguments.has("quiet") && (!arguments.has("node") || as_json)) {
-    return Error(ErrorKind::invalid, "doctor --quiet belongs to --node, without --json").hint("scontainer doctor --help");
+    return Error(ErrorKind::invalid, "doctor --quiet belongs to --node, without --json")
+        .hint("scontainer doctor --help");
   }
   if (arguments.has("node")) return examine_for_slurm(arguments.has("quiet"), as_json);
   if (!arguments.words.empty()) {
     const bool recognised = SPC_TRY(explain_log(arguments.words[0], as_json));
     return recognised ? 1 : 0;
   }
-  const auto findings = arguments.has("job") ? examine_job() : examine_machine(arguments.value("registry"));
+  const auto findings =
+      arguments.has("job") ? examine_job() : examine_machine(arguments.value("registry"));
   report(findings, as_json);
   return worst_of(findings) == Finding::Verdict::failed ? 1 : 0;
 }

@@ -23,7 +23,8 @@ namespace {
 
 /// The environment of the container's command, when it was started.
 Result<std::map<std::string, std::string>> environment_of(pid_t process) {
-  const auto all = SPC_TRY_DURING("read the container's environment", environment_of_process(process));
+  const auto all =
+      SPC_TRY_DURING("read the container's environment", environment_of_process(process));
   std::vector<const char*> variables;
   for (const std::string& one : all) variables.push_back(one.c_str());
   variables.push_back(nullptr);
@@ -39,8 +40,8 @@ Result<UniqueFd> open_of(const std::string& process, const char* what, int flags
 bool same_file(const UniqueFd& a, const UniqueFd& b) {
   struct stat first {};
   struct stat second {};
-  return ::fstat(a.get(), &first) == 0 && ::fstat(b.get(), &second) == 0 && first.st_dev == second.st_dev &&
-         first.st_ino == second.st_ino;
+  return ::fstat(a.get(), &first) == 0 && ::fstat(b.get(), &second) == 0 &&
+         first.st_dev == second.st_dev && first.st_ino == second.st_ino;
 }
 
 Result<void> join(const std::string& process) {
@@ -57,9 +58,12 @@ Result<void> join(const std::string& process) {
   if (!same_file(cgroup, own_cgroups) && ::setns(cgroup.get(), CLONE_NEWCGROUP) != 0) {
     return Error::from_errno(errno, "join the container's cgroup namespace");
   }
-  if (::setns(mounts.get(), CLONE_NEWNS) != 0) return Error::from_errno(errno, "join the container");
-  if (::fchdir(workdir.get()) != 0) return Error::from_errno(errno, "enter the container's work directory");
-  if (::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0) return Error::from_errno(errno, "set no_new_privs");
+  if (::setns(mounts.get(), CLONE_NEWNS) != 0)
+    return Error::from_errno(errno, "join the container");
+  if (::fchdir(workdir.get()) != 0)
+    return Error::from_errno(errno, "enter the container's work directory");
+  if (::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0)
+    return Error::from_errno(errno, "set no_new_privs");
   const bool became_root = outside != 0 && ::geteuid() == 0;
   return became_root ? fake_root_calls() : Result<void>();
 }
@@ -69,11 +73,13 @@ Result<void> join(const std::string& process) {
 Result<int> run_exec(const Arguments& arguments) {
   const auto places = SPC_TRY(Places::find());
   const std::string& wanted = arguments.words[0];
-  if (arguments.rest.empty()) return Error(ErrorKind::invalid, "command required").hint("scontainer exec NAME COMMAND");
+  if (arguments.rest.empty())
+    return Error(ErrorKind::invalid, "command required").hint("scontainer exec NAME COMMAND");
   auto found = find_container(places.running, wanted);
   if (!found && names_job(wanted)) return become_step_in(wanted, arguments.rest);
   if (!found && wanted.find_first_of("/:.") != std::string::npos) {
-    return Error(ErrorKind::not_found, found.error().what()).hint("for a command in an image: scontainer run IMAGE COMMAND");
+    return Error(ErrorKind::not_found, found.error().what())
+        .hint("for a command in an image: scontainer run IMAGE COMMAND");
   }
   const auto container = SPC_TRY(std::move(found));
   const std::string process = "/proc/" + std::to_string(container.pid) + "/";
@@ -81,7 +87,8 @@ Result<int> run_exec(const Arguments& arguments) {
   for (const std::string& text : arguments.values("env")) {
     const std::string name = text.substr(0, text.find('='));
     if (name.empty())
-      return Error(ErrorKind::invalid, formatted("--env: {}: invalid format", in_quotes(text))).hint("NAME or NAME=VALUE");
+      return Error(ErrorKind::invalid, formatted("--env: {}: invalid format", in_quotes(text)))
+          .hint("NAME or NAME=VALUE");
     const char* outside = std::getenv(name.c_str());
     if (name.size() < text.size()) {
       environment[name] = text.substr(name.size() + 1);
@@ -90,7 +97,8 @@ Result<int> run_exec(const Arguments& arguments) {
     }
   }
   SPC_TRY(join(process));
-  return supervise([&] { return execute({arguments.rest}, environment, container.image); }, [](pid_t) {});
+  return supervise([&] { return execute({arguments.rest}, environment, container.image); },
+                   [](pid_t) {});
 }
 
 }  // namespace spc::tool

@@ -15,7 +15,8 @@
 namespace spc::tool {
 namespace {
 
-/// The image's settings as those want them who read the file. What enroot or Apptainer made and we imported has them already.
+/// The image's settings as those want them who read the file. What enroot or Apptainer made and we
+/// imported has them already.
 Result<std::vector<AddedFile>> files_for(ImageForm form, const ArchiveSource& source, int root) {
   const std::vector<AddedFile> none;
   if (form == ImageForm::sif) {
@@ -23,7 +24,9 @@ Result<std::vector<AddedFile>> files_for(ImageForm form, const ArchiveSource& so
     const std::string settings = SPC_TRY(settings_of(source.opened, root));
     return apptainer_files(settings, source.config);
   }
-  return source.opened.settings == kSettingsInFiles ? none : enroot_files(source.opened.settings, source.config);
+  return source.opened.settings == kSettingsInFiles
+             ? none
+             : enroot_files(source.opened.settings, source.config);
 }
 
 }  // namespace
@@ -33,7 +36,8 @@ Result<int> run_export(const Arguments& arguments) {
   const ImageTarget target = parse_image_target(arguments.words[1]);
   if (target.form == ImageForm::oci_layer)
     return Error(ErrorKind::invalid,
-                 "export " + in_quotes(without_secrets(name)) + ": one layer is what --container-save writes, of a job's container")
+                 "export " + in_quotes(without_secrets(name)) +
+                     ": one layer is what --container-save writes, of a job's container")
         .hint("name a FILE.tar, FILE.sif or FILE.sqsh");
   const auto places = SPC_TRY(Places::find());
   const auto config = SPC_TRY(read_config(places.config));
@@ -43,16 +47,19 @@ Result<int> run_export(const Arguments& arguments) {
   auto file = SPC_TRY(NewFile::create(target.path, replace));
   SPC_TRY(make_directories(places.workspace()));
   WritableLayer shown{.wanted = false};
-  if (arguments.has("changes")) shown.directory = SPC_TRY(absolute_path(arguments.value("changes")));
+  if (arguments.has("changes"))
+    shown.directory = SPC_TRY(absolute_path(arguments.value("changes")));
 
   SPC_TRY_DURING("mount the image", enter_user_namespace(RootMap::self));
-  const auto mounted = SPC_TRY_DURING("mount the image", mount_image(std::move(opened.files), places.workspace(), shown));
+  const auto mounted = SPC_TRY_DURING(
+      "mount the image", mount_image(std::move(opened.files), places.workspace(), shown));
   const int root = mounted.root.get();
   const std::string step = "export " + in_quotes(without_secrets(name));
   const auto write = [&]() -> Result<void> {
     if (target.form == ImageForm::oci_archive) {
       const std::string settings = SPC_TRY(settings_of(opened, root));
-      return write_oci_archive(root, {.config = source.config, .settings = settings, .name = opened.name}, file.file());
+      return write_oci_archive(
+          root, {.config = source.config, .settings = settings, .name = opened.name}, file.file());
     }
     const auto added = SPC_TRY(files_for(target.form, source, root));
     SPC_TRY(write_squashfs(root, added, file.file(), 0, own_program("layer-writer")));

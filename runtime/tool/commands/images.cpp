@@ -26,7 +26,8 @@ Descriptions descriptions_of_site() {
   if (!catalogue) return descriptions;
   const auto config = read_config(SPC_CONFIG_FILE);
   for (const CatalogueEntry& entry : *catalogue) {
-    const auto reference = ImageReference::parse(entry.image, config ? config->default_registry : "docker.io");
+    const auto reference =
+        ImageReference::parse(entry.image, config ? config->default_registry : "docker.io");
     descriptions[reference ? reference->canonical() : entry.image] = entry.description;
   }
   return descriptions;
@@ -56,11 +57,14 @@ std::int64_t age_of(const StoredName* name, const ListedImage& image) {
   return since == 0 ? -1 : std::max<std::int64_t>(0, std::time(nullptr) - since);
 }
 
-std::int64_t age_of(const SharedImage& image) { return std::max<std::int64_t>(0, std::time(nullptr) - image.used_at); }
+std::int64_t age_of(const SharedImage& image) {
+  return std::max<std::int64_t>(0, std::time(nullptr) - image.used_at);
+}
 
 Json as_json(const SharedImage& image) {
   Json names = Json::array();
-  for (const auto& place : image.places) names.push_back({{"name", place}, {"age_seconds", age_of(image)}});
+  for (const auto& place : image.places)
+    names.push_back({{"name", place}, {"age_seconds", age_of(image)}});
   return {{"store", "shared"},          {"digest", image.digest.str()}, {"names", names},
           {"platform", image.platform}, {"layers", image.layers},       {"bytes", image.bytes},
           {"complete", image.complete}, {"last_used", image.used_at}};
@@ -69,9 +73,11 @@ Json as_json(const SharedImage& image) {
 Json as_json(const Row& row, const Descriptions& descriptions) {
   std::string text;
   Json names = Json::array();
-  for (const auto& name : row.image.names) names.push_back({{"name", name.name}, {"age_seconds", age_of(&name, row.image)}});
+  for (const auto& name : row.image.names)
+    names.push_back({{"name", name.name}, {"age_seconds", age_of(&name, row.image)}});
   for (const auto& name : row.image.names) {
-    if (auto description = description_in(descriptions, name.name); !description.empty()) text = std::move(description);
+    if (auto description = description_in(descriptions, name.name); !description.empty())
+      text = std::move(description);
   }
   Json object{{"store", row.store}, {"digest", row.image.digest.str()}, {"names", names}};
   if (!text.empty()) object["description"] = text;
@@ -86,24 +92,30 @@ Json as_json(const Row& row, const Descriptions& descriptions) {
   return object;
 }
 
-void print_rows(const std::vector<Row>& rows, const std::vector<SharedImage>& shared, const Descriptions& descriptions) {
-  std::vector<std::vector<std::string>> table{{"NAME", "DIGEST", "PLATFORM", "SIZE", "AGE", "STORE"}};
+void print_rows(const std::vector<Row>& rows, const std::vector<SharedImage>& shared,
+                const Descriptions& descriptions) {
+  std::vector<std::vector<std::string>> table{
+      {"NAME", "DIGEST", "PLATFORM", "SIZE", "AGE", "STORE"}};
   if (!descriptions.empty()) table.front().emplace_back("DESCRIPTION");
   for (const Row& row : rows) {
     const bool known = row.image.record.has_value();
     const auto line = [&](const StoredName* name) {
       const auto age = age_of(name, row.image);
-      table.push_back({printable(name == nullptr ? "<none>" : name->name), row.image.digest.hex().substr(0, 12),
-                       known ? printable(row.image.platform()) : "-",
-                       !known ? "-" : human_bytes(row.image.bytes) + (row.image.complete ? "" : " (incomplete)"),
-                       age < 0 ? "-" : human_age(age), row.store});
-      if (!descriptions.empty()) table.back().push_back(name == nullptr ? "" : description_in(descriptions, name->name));
+      table.push_back(
+          {printable(name == nullptr ? "<none>" : name->name), row.image.digest.hex().substr(0, 12),
+           known ? printable(row.image.platform()) : "-",
+           !known ? "-"
+                  : human_bytes(row.image.bytes) + (row.image.complete ? "" : " (incomplete)"),
+           age < 0 ? "-" : human_age(age), row.store});
+      if (!descriptions.empty())
+        table.back().push_back(name == nullptr ? "" : description_in(descriptions, name->name));
     };
     for (const auto& name : row.image.names) line(&name);
     for (const auto& name : row.image.asked_as) line(&name);
     if (!row.image.names.empty()) continue;
     for (const auto& origin : row.image.origins.all()) {
-      const StoredName name{.name = origin.name, .manifest = row.image.digest, .asked_at = row.image.used_at};
+      const StoredName name{
+          .name = origin.name, .manifest = row.image.digest, .asked_at = row.image.used_at};
       line(&name);
     }
     if (row.image.origins.all().empty() && row.image.asked_as.empty()) line(nullptr);
@@ -113,7 +125,8 @@ void print_rows(const std::vector<Row>& rows, const std::vector<SharedImage>& sh
     for (const auto& place : image.places.empty() ? nobody : image.places) {
       table.push_back({printable(place), image.digest.hex().substr(0, 12),
                        image.platform.empty() ? "-" : printable(image.platform),
-                       human_bytes(image.bytes) + (image.complete ? "" : " (incomplete)"), human_age(age_of(image)), "shared"});
+                       human_bytes(image.bytes) + (image.complete ? "" : " (incomplete)"),
+                       human_age(age_of(image)), "shared"});
       if (!descriptions.empty()) table.back().emplace_back();
     }
   }

@@ -26,7 +26,9 @@ Result<int> run_info(const Arguments& arguments) {
       {"version", SPC_VERSION},
       {"store", places.store},
       {"store_of_the_node", SPC_STORE_DIR},
-      {"config", ::access(places.config.c_str(), F_OK) == 0 ? places.config : places.config + " (missing: defaults)"},
+      {"config", ::access(places.config.c_str(), F_OK) == 0
+                     ? places.config
+                     : places.config + " (missing: defaults)"},
       {"default_registry", config.default_registry},
       {"pull", name_of(config.pull)},
       {"platform", Platform::host().str()},

@@ -67,8 +67,10 @@ struct NamedRegistry {
 
 Result<NamedRegistry> registry_named_in(const Arguments& arguments) {
   const auto places = Places::find();
-  NamedRegistry named{.config = SPC_TRY(read_config(places ? places->config : SPC_CONFIG_FILE)), .registry = {}};
-  named.registry = SPC_TRY(parse_registry(arguments.words.empty() ? named.config.default_registry : arguments.words[0]));
+  NamedRegistry named{.config = SPC_TRY(read_config(places ? places->config : SPC_CONFIG_FILE)),
+                      .registry = {}};
+  named.registry = SPC_TRY(
+      parse_registry(arguments.words.empty() ? named.config.default_registry : arguments.words[0]));
   return named;
 }
 
@@ -82,13 +84,16 @@ Result<RegistrySecret> ask_for_secret(const Arguments& arguments) {
     return Error(ErrorKind::invalid, "login: user name and password required")
         .hint("use --username=USER, and pass the password on standard input");
   }
-  if (secret.username.find(':') != std::string::npos) return Error(ErrorKind::invalid, "login: a user name must not contain ':'");
+  if (secret.username.find(':') != std::string::npos)
+    return Error(ErrorKind::invalid, "login: a user name must not contain ':'");
   return secret;
 }
 
-Result<LoginCheck> try_at_registry(const NamedRegistry& named, const RegistrySecret& secret, Log& log) {
-  const auto http = SPC_TRY(
-      HttpClient::create({.stall = std::chrono::seconds(named.config.stall_timeout), .proxies = proxies_of_user(named.config)}));
+Result<LoginCheck> try_at_registry(const NamedRegistry& named, const RegistrySecret& secret,
+                                   Log& log) {
+  const auto http =
+      SPC_TRY(HttpClient::create({.stall = std::chrono::seconds(named.config.stall_timeout),
+                                  .proxies = proxies_of_user(named.config)}));
   return check_login(*http, log, named.registry, named.config, secret);
 }
 
@@ -101,10 +106,13 @@ Result<int> run_login(const Arguments& arguments) {
   const char* remark = "";
   if (!arguments.has("no-check")) {
     const auto check = SPC_TRY_DURING("login", try_at_registry(named, secret, log));
-    if (check == LoginCheck::not_needed) remark = "; not checked: the registry does not require a login";
+    if (check == LoginCheck::not_needed)
+      remark = "; not checked: the registry does not require a login";
   }
-  const auto place = SPC_TRY(store_credentials(CredentialPlaces::of_user(), named.registry, secret, log));
-  std::printf("stored for %s in %s%s\n", printable(named.registry).c_str(), printable(place).c_str(), remark);
+  const auto place =
+      SPC_TRY(store_credentials(CredentialPlaces::of_user(), named.registry, secret, log));
+  std::printf("stored for %s in %s%s\n", printable(named.registry).c_str(),
+              printable(place).c_str(), remark);
   return 0;
 }
 
@@ -112,9 +120,11 @@ Result<int> run_logout(const Arguments& arguments) {
   const NamedRegistry named = SPC_TRY(registry_named_in(arguments));
   PullDisplay log(named.registry, true);
   const auto places = SPC_TRY(remove_credentials(CredentialPlaces::of_user(), named.registry, log));
-  if (places.empty()) std::printf("no credentials stored for %s\n", printable(named.registry).c_str());
+  if (places.empty())
+    std::printf("no credentials stored for %s\n", printable(named.registry).c_str());
   for (const std::string& place : places) {
-    std::printf("removed the credentials for %s from %s\n", printable(named.registry).c_str(), printable(place).c_str());
+    std::printf("removed the credentials for %s from %s\n", printable(named.registry).c_str(),
+                printable(place).c_str());
   }
   return 0;
 }

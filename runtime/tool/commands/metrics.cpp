@@ -26,17 +26,20 @@ std::string store_samples() {
   if (const auto state = state_of_store(SPC_STORE_DIR)) {
     if (state->images) text += sample("spank_container_images", *state->images);
     if (state->layers) {
-      text += sample("spank_container_layers", *state->layers) + sample("spank_container_layer_bytes", state->layer_bytes);
+      text += sample("spank_container_layers", *state->layers) +
+              sample("spank_container_layer_bytes", state->layer_bytes);
     }
     text += sample("spank_container_spool_bytes", state->spool_bytes);
     if (state->containers) text += sample("spank_container_named_containers", *state->containers);
-    text += sample("spank_container_store_size_bytes", state->size) + sample("spank_container_store_free_bytes", state->free);
+    text += sample("spank_container_store_size_bytes", state->size) +
+            sample("spank_container_store_free_bytes", state->free);
     if (state->inodes > 0) text += sample("spank_container_store_free_inodes", state->free_inodes);
   }
   if (const auto config = read_config(SPC_CONFIG_FILE)) {
-    text += sample("spank_container_store_limit_bytes", config->store.max_size) +
-            sample("spank_container_high_watermark_ratio", "", ratio(config->store.high_watermark)) +
-            sample("spank_container_low_watermark_ratio", "", ratio(config->store.low_watermark));
+    text +=
+        sample("spank_container_store_limit_bytes", config->store.max_size) +
+        sample("spank_container_high_watermark_ratio", "", ratio(config->store.high_watermark)) +
+        sample("spank_container_low_watermark_ratio", "", ratio(config->store.low_watermark));
   }
   return text;
 }
@@ -44,10 +47,14 @@ std::string store_samples() {
 }  // namespace
 
 Result<int> run_metrics(const Arguments& arguments) {
-  if (::geteuid() != 0) return Error(ErrorKind::refused, "read the node's store: only root may").hint("run it as root");
-  std::string samples = sample("spank_container_info", "version=\"" SPC_VERSION "\"", "1") +
-                        sample("spank_container_node_status", static_cast<std::uint64_t>(worst_of(examine_health())));
-  samples += answer_before(std::chrono::steady_clock::now() + std::chrono::seconds(5), store_samples).value_or("");
+  if (::geteuid() != 0)
+    return Error(ErrorKind::refused, "read the node's store: only root may").hint("run it as root");
+  std::string samples =
+      sample("spank_container_info", "version=\"" SPC_VERSION "\"", "1") +
+      sample("spank_container_node_status", static_cast<std::uint64_t>(worst_of(examine_health())));
+  samples +=
+      answer_before(std::chrono::steady_clock::now() + std::chrono::seconds(5), store_samples)
+          .value_or("");
   if (arguments.has("log")) {
     const LogCounts counts = SPC_TRY(count_log(arguments.value("log")));
     samples += counts.samples();

@@ -26,7 +26,8 @@ Result<Wanted> parse_wanted(const Arguments& arguments, const std::string& image
   if (const auto pull = arguments.value("pull"); !pull.empty()) {
     wanted.pull = parse_pull_policy(pull);
     if (!wanted.pull)
-      return Error(ErrorKind::invalid, formatted("--pull: {} is not allowed", in_quotes(pull))).hint(kPullPolicies);
+      return Error(ErrorKind::invalid, formatted("--pull: {} is not allowed", in_quotes(pull)))
+          .hint(kPullPolicies);
   }
   wanted.quiet = arguments.has("quiet");
   wanted.verbose = arguments.has("verbose");
@@ -39,7 +40,8 @@ namespace {
 Result<int> pull_into_shared_store(const Arguments& arguments) {
   const std::string pull = arguments.value("pull");
   if ((!pull.empty() && pull != "missing") || arguments.has("digest")) {
-    return Error(ErrorKind::invalid, "pull --shared: takes no --digest, and no --pull but missing").hint("scontainer pull --help");
+    return Error(ErrorKind::invalid, "pull --shared: takes no --digest, and no --pull but missing")
+        .hint("scontainer pull --help");
   }
   const auto config = SPC_TRY(read_config(SPC_CONFIG_FILE));
   SPC_TRY(open_shared_store());  // as whom it belongs to
@@ -47,7 +49,9 @@ Result<int> pull_into_shared_store(const Arguments& arguments) {
     const auto wanted = SPC_TRY(parse_wanted(arguments, image));
     const auto location = SPC_TRY(ImageLocation::parse(image, config.default_registry));
     if (location.kind == ImageLocation::Kind::remote_file)
-      return Error(ErrorKind::invalid, formatted("pull --shared: {}: is a file, not an image of layers", in_quotes(without_secrets(image))));
+      return Error(ErrorKind::invalid,
+                   formatted("pull --shared: {}: is a file, not an image of layers",
+                             in_quotes(without_secrets(image))));
     ImportRequest request;
     request.image = location.canonical();
     request.only_shared = true;
@@ -61,16 +65,18 @@ Result<int> pull_into_shared_store(const Arguments& arguments) {
   return 0;
 }
 
-Result<Digest> pull_into_file(const Config& config, const Wanted& wanted, const Arguments& arguments) {
+Result<Digest> pull_into_file(const Config& config, const Wanted& wanted,
+                              const Arguments& arguments) {
   if (!RemoteFile::is_meant(wanted.image)) {
-    return Error(ErrorKind::invalid, "pull --output: takes one image, oras://NAME or https://HOST/FILE")
+    return Error(ErrorKind::invalid,
+                 "pull --output: takes one image, oras://NAME or https://HOST/FILE")
         .hint("for other images, scontainer pull and scontainer export");
   }
   return fetch_remote_image(config, wanted, arguments.value("output"), arguments.has("force"));
 }
 
-/// Several images at once, each by a process of its own; their digests are printed in the order of the images, and one that fails does
-/// not keep the others.
+/// Several images at once, each by a process of its own; their digests are printed in the order of
+/// the images, and one that fails does not keep the others.
 Result<int> pull_side_by_side(const Arguments& arguments) {
   constexpr std::size_t kAtOnce = 4;
   struct Pull {
@@ -123,7 +129,9 @@ Result<int> run_pull(const Arguments& arguments) {
     digest = SPC_TRY(pull_into_file(config, wanted, arguments));
   } else if (arguments.has("digest")) {
     if (!places.own_store) {
-      return Error(ErrorKind::refused, "--digest is not available to root: the node's service user pulls root's images");
+      return Error(
+          ErrorKind::refused,
+          "--digest is not available to root: the node's service user pulls root's images");
     }
     digest = SPC_TRY(image_at_source(places, config, wanted)).digest;
   } else {

@@ -27,13 +27,16 @@ class Push {
   Result<int> run() {
     const std::string& to = arguments_.words.back();
     const auto target = SPC_TRY_DURING("push", ImageReference::parse(to, config_.default_registry));
-    if (target.digest) return Error(ErrorKind::invalid, "push: a new name is NAME[:TAG]: its digest follows from what is pushed");
+    if (target.digest)
+      return Error(ErrorKind::invalid,
+                   "push: a new name is NAME[:TAG]: its digest follows from what is pushed");
     PullDisplay display(target.canonical(), arguments_.has("quiet"));
     log_ = &display;
-    http_ =
-        SPC_TRY(HttpClient::create({.stall = std::chrono::seconds(config_.stall_timeout), .proxies = proxies_of_user(config_)}));
+    http_ = SPC_TRY(HttpClient::create({.stall = std::chrono::seconds(config_.stall_timeout),
+                                        .proxies = proxies_of_user(config_)}));
     auto source = open_source(target);
-    if (!source) return std::move(source).error().during("push " + in_quotes(without_secrets(image_)));
+    if (!source)
+      return std::move(source).error().during("push " + in_quotes(without_secrets(image_)));
 
     RegistrySession session = SPC_TRY(session_for(target));
     session.endpoints = {session.endpoints.back()};
@@ -41,14 +44,20 @@ class Push {
     const std::string neighbour = (*source)->repository_at(target.registry);
     if (!neighbour.empty() && neighbour != target.repository)
       session.scopes.push_back(formatted("repository:{}:pull", neighbour));
-    session.secret = SPC_TRY(find_credentials(CredentialPlaces::of_user(), target, target.user, display));
+    session.secret =
+        SPC_TRY(find_credentials(CredentialPlaces::of_user(), target, target.user, display));
     session.asked = true;
     auto pushed =
-        push_image(**source, session, target.tag, [&](std::uint64_t done, std::uint64_t total) { display.meter(done, total); });
-    if (!pushed) return std::move(pushed).error().during("push " + in_quotes(without_secrets(image_)));
-    display.write(LogLevel::info, formatted("pushed {}: {} of {} sent, {} blobs; {} were there, {} came from another repository",
-                                            target.canonical(), human_bytes(pushed->sent_bytes), human_bytes(pushed->total_bytes),
-                                            pushed->sent, pushed->there, pushed->mounted));
+        push_image(**source, session, target.tag,
+                   [&](std::uint64_t done, std::uint64_t total) { display.meter(done, total); });
+    if (!pushed)
+      return std::move(pushed).error().during("push " + in_quotes(without_secrets(image_)));
+    display.write(
+        LogLevel::info,
+        formatted(
+            "pushed {}: {} of {} sent, {} blobs; {} were there, {} came from another repository",
+            target.canonical(), human_bytes(pushed->sent_bytes), human_bytes(pushed->total_bytes),
+            pushed->sent, pushed->there, pushed->mounted));
     std::puts(Sha256::of((*source)->manifest().text).str().c_str());
     return 0;
   }
@@ -64,7 +73,9 @@ class Push {
                             .endpoints = endpoints_of(image, config_),
                             .login_servers = config_.registry(image.registry).login_servers,
                             .ask_user = {}};
-    session.ask_user = [this, image] { return find_credentials(CredentialPlaces::of_user(), image, image.user, *log_); };
+    session.ask_user = [this, image] {
+      return find_credentials(CredentialPlaces::of_user(), image, image.user, *log_);
+    };
     return session;
   }
 
@@ -91,7 +102,8 @@ class Push {
     return text.empty() ? Platform::host() : Platform::parse(text);
   }
 
-  /// The store has layers in a form of its own: what a registry wants comes from where the image is from.
+  /// The store has layers in a form of its own: what a registry wants comes from where the image is
+  /// from.
   Result<Source> open_stored(const ImageReference& target) {
     auto found = find_stored();
     if (!found) return std::move(found).error();
@@ -99,15 +111,19 @@ class Push {
     std::optional<ImageReference> from;
     for (const ImageOrigin& origin : found->origins.all()) {
       if (origin.registry.empty()) continue;
-      if (!from || (origin.registry == target.registry && from->registry != target.registry)) from = reference_to(origin.name);
+      if (!from || (origin.registry == target.registry && from->registry != target.registry))
+        from = reference_to(origin.name);
     }
     if (!found->record && !found->names.empty()) from = reference_to(found->names.front().name);
     if (!from) {
-      log_->write(LogLevel::warning, formatted("{} is from no registry: its files are pushed as one layer", in_quotes(without_secrets(image_))));
+      log_->write(LogLevel::warning,
+                  formatted("{} is from no registry: its files are pushed as one layer",
+                            in_quotes(without_secrets(image_))));
       return flattened();
     }
     origin_ = std::make_unique<RegistrySession>(SPC_TRY(session_for(*from)));
-    return source_from(*origin_, found->record ? found->record->manifest : std::string(), found->digest);
+    return source_from(*origin_, found->record ? found->record->manifest : std::string(),
+                       found->digest);
   }
 
   /// In the caller's own store, or among the public images of the node's.
@@ -123,7 +139,8 @@ class Push {
       if (!here && !found && found.error().what().empty()) found = std::move(here);
     }
     if (!found && found.error().what().empty()) {
-      return Error(ErrorKind::not_found, formatted("no image {} in the store", in_quotes(without_secrets(image_))))
+      return Error(ErrorKind::not_found,
+                   formatted("no image {} in the store", in_quotes(without_secrets(image_))))
           .hint("scontainer pull brings it there");
     }
     return found;
@@ -138,7 +155,8 @@ class Push {
     auto files = SPC_TRY(open_archive_source(places_, config_, image_));
     const auto file = SPC_TRY(user_source::temporary_file(0));
     SPC_TRY(write_archive_apart(places_, std::move(files), file.get()));
-    ImageLocation archive{.kind = ImageLocation::Kind::oci_archive, .name = {}, .path = {}, .reference = {}};
+    ImageLocation archive{
+        .kind = ImageLocation::Kind::oci_archive, .name = {}, .path = {}, .reference = {}};
     archive.path = "/proc/self/fd/" + std::to_string(file.get());
     auto image = SPC_TRY(user_source::LocalImage::open(archive, *log_));
     return source_from(std::move(image), Platform::host(), image_);

@@ -90,7 +90,8 @@ Result<RunOptions> parse_options(const Arguments& arguments) {
   options.request.image = options.image;
   options.name = arguments.value("name");
   options.request.command = arguments.rest;  // hooks may ask for it
-  if (arguments.has("changes")) options.changes = SPC_TRY(absolute_path(arguments.value("changes")));
+  if (arguments.has("changes"))
+    options.changes = SPC_TRY(absolute_path(arguments.value("changes")));
   return options;
 }
 
@@ -101,9 +102,11 @@ std::vector<std::string> options_of_step(const Arguments& arguments, const Launc
     const std::string name = name_of_run(option);
     if (option.run_help == nullptr || !arguments.has(name) || name == "env") continue;
     if (option.is_switch()) options.emplace_back(option.name);
-    for (const std::string& text : arguments.values(name)) options.push_back(std::string(option.name) + "=" + text);
+    for (const std::string& text : arguments.values(name))
+      options.push_back(std::string(option.name) + "=" + text);
   }
-  for (const std::string& name : request.environment.keep) options.push_back("container-env=" + name);
+  for (const std::string& name : request.environment.keep)
+    options.push_back("container-env=" + name);
   return options;
 }
 
@@ -112,9 +115,11 @@ std::map<std::string, std::string> own_environment() { return as_map(environ); }
 /// The image's entrypoint with the command that was given, or with the image's.
 Result<Commands> command_of(const Arguments& arguments, const std::string& settings) {
   std::vector<std::string> command = setting_values(settings, "entrypoint");
-  for (auto& word : arguments.rest.empty() ? setting_values(settings, "cmd") : arguments.rest) command.push_back(word);
+  for (auto& word : arguments.rest.empty() ? setting_values(settings, "cmd") : arguments.rest)
+    command.push_back(word);
   if (command.empty())
-    return Error(ErrorKind::invalid, "image has no default command").hint("append one: scontainer run IMAGE COMMAND");
+    return Error(ErrorKind::invalid, "image has no default command")
+        .hint("append one: scontainer run IMAGE COMMAND");
   return Commands{command};
 }
 
@@ -127,12 +132,15 @@ Commands shells() {
   return list;
 }
 
-Result<int> supervise_noted(const Places& places, const RunOptions& options, const std::string& image,
-                            const std::function<int()>& child) {
+Result<int> supervise_noted(const Places& places, const RunOptions& options,
+                            const std::string& image, const std::function<int()>& child) {
   std::optional<RunningEntry> entry;
   return supervise(child, [&](pid_t pid) {
     const RunningContainer container{
-        .name = options.name.empty() ? std::to_string(pid) : options.name, .image = image, .pid = pid, .supervisor = ::getpid()};
+        .name = options.name.empty() ? std::to_string(pid) : options.name,
+        .image = image,
+        .pid = pid,
+        .supervisor = ::getpid()};
     if (auto added = RunningEntry::add(places.running, container)) entry.emplace(*std::move(added));
     if (options.detached != nullptr) options.detached->let_go();
   });
@@ -156,7 +164,8 @@ int become_or_say(Result<void> entered, const RunOptions& options, const Command
   }
   if (options.detached != nullptr) {
     const auto path = environment.find("PATH");
-    const std::string missing = why_missing(commands.front()[0], path == environment.end() ? "" : path->second, options.image);
+    const std::string missing = why_missing(
+        commands.front()[0], path == environment.end() ? "" : path->second, options.image);
     if (commands.size() == 1 && !missing.empty()) {
       report_error(missing);
       return kNoCommand;
@@ -185,7 +194,8 @@ Result<void> add_data_files(MountedImage& image, const std::vector<MountSpec>& m
   return {};
 }
 
-/// The servers of a container that is shared or in the background outlive whose messages these are: who waits for their end would wait for all.
+/// The servers of a container that is shared or in the background outlive whose messages these are:
+/// who waits for their end would wait for all.
 Result<MountedImage> without_stderr(const std::function<Result<MountedImage>()>& mount) {
   const UniqueFd ours(::fcntl(STDERR_FILENO, F_DUPFD_CLOEXEC, 3));
   ::dup2(STDIN_FILENO, STDERR_FILENO);  // which is /dev/null
@@ -219,25 +229,34 @@ struct UserRun {
     name = image.name;
     settings = image.settings;
     if (by_image && settings != kSettingsInFiles) (void)SPC_TRY(command_of(arguments, settings));
-    const WritableLayer writable{
-        .wanted = true, .size = config.upper_size, .directory = options.changes, .keep = *options.request.writable};
+    const WritableLayer writable{.wanted = true,
+                                 .size = config.upper_size,
+                                 .directory = options.changes,
+                                 .keep = *options.request.writable};
     SPC_TRY_DURING("set up the container", enter_user_namespace(options.map));
     auto mount_all = [&]() -> Result<MountedImage> {
-      auto mounted = SPC_TRY_DURING("set up the container", mount_image(std::move(image.files), places.workspace(), writable));
+      auto mounted =
+          SPC_TRY_DURING("set up the container",
+                         mount_image(std::move(image.files), places.workspace(), writable));
       SPC_TRY_DURING("--mounts", add_data_files(mounted, options.request.mounts));
       return mounted;
     };
-    auto mounted = SPC_TRY(shared || options.detached != nullptr ? without_stderr(mount_all) : mount_all());
+    auto mounted =
+        SPC_TRY(shared || options.detached != nullptr ? without_stderr(mount_all) : mount_all());
     if (!mounted.writable && *options.request.writable) {
-      report_error("warning: the container is read-only: an unprivileged writable container needs Linux 6.12");
+      report_error(
+          "warning: the container is read-only: an unprivileged writable container needs Linux "
+          "6.12");
     }
     return mounted;
   }
 
   /// In the child, by when it is inside.
-  Result<void> begin(const ImageSettings& settings, const std::string& record, const TaskEdits& edits, TaskHooks& hooks,
-                     UserIdentity user, std::map<std::string, std::string>& environment, Log& log) {
-    SPC_TRY(begin_task(options.request, settings, edits, hooks, options.map, std::move(user), environment, log));
+  Result<void> begin(const ImageSettings& settings, const std::string& record,
+                     const TaskEdits& edits, TaskHooks& hooks, UserIdentity user,
+                     std::map<std::string, std::string>& environment, Log& log) {
+    SPC_TRY(begin_task(options.request, settings, edits, hooks, options.map, std::move(user),
+                       environment, log));
     if (by_image && record != kSettingsInFiles) commands = SPC_TRY(command_of(arguments, record));
     // What an image without a record runs by itself is a script in it.
     if (by_image && record == kSettingsInFiles && !settings.start_script.empty()) {
@@ -266,7 +285,8 @@ Result<int> run_alone(UserRun& run) {
     auto environment = of_enroot.environment;
     if (of_enroot.hooks) {
       std::erase_if(environment, [](const auto& variable) {
-        constexpr std::array<std::string_view, 4> kShown{"HOME", "XDG_DATA_HOME", "XDG_CONFIG_HOME", "TERM"};
+        constexpr std::array<std::string_view, 4> kShown{"HOME", "XDG_DATA_HOME", "XDG_CONFIG_HOME",
+                                                         "TERM"};
         return std::find(kShown.begin(), kShown.end(), variable.first) == kShown.end();
       });
     }
@@ -274,16 +294,19 @@ Result<int> run_alone(UserRun& run) {
       StderrLog log;
       const SitePolicy site = site_for(of_enroot);
       auto user = identity_inside(run.options.map);
-      auto made = SPC_TRY(make_user_container(mounted, run.options.request, ImageSettings::parse(record), run.options.map,
-                                              of_enroot, environment, site, log));
-      return run.begin(made.settings, record, made.edits, made.hooks, std::move(user), environment, log);
+      auto made =
+          SPC_TRY(make_user_container(mounted, run.options.request, ImageSettings::parse(record),
+                                      run.options.map, of_enroot, environment, site, log));
+      return run.begin(made.settings, record, made.edits, made.hooks, std::move(user), environment,
+                       log);
     };
     auto entered = enter();
     return become(std::move(entered), run.options, run.commands, environment);
   });
 }
 
-/// In the keeper of a container that several share. A child makes it, and leaves it with the namespaces' descriptors.
+/// In the keeper of a container that several share. A child makes it, and leaves it with the
+/// namespaces' descriptors.
 Result<SharedContainer> make_to_share(UserRun& run) {
   SharedContainer shared;
   auto mounted = std::make_shared<MountedImage>(SPC_TRY(run.mount(shared.image, shared.settings)));
@@ -292,8 +315,9 @@ Result<SharedContainer> make_to_share(UserRun& run) {
   auto line = SPC_TRY(socket_pair());
   const auto make = [&] {
     StderrLog log;
-    auto made = make_user_container(*mounted, run.options.request, ImageSettings::parse(shared.settings), run.options.map,
-                                    {.environment = own_environment()}, own_environment(), SitePolicy::read(), log);
+    auto made = make_user_container(
+        *mounted, run.options.request, ImageSettings::parse(shared.settings), run.options.map,
+        {.environment = own_environment()}, own_environment(), SitePolicy::read(), log);
     Result<void> sent = made ? Result<void>() : Result<void>(made.error());
     if (made) {
       const auto text = sealed_memory_file("edits", made->edits.serialize());
@@ -315,7 +339,8 @@ Result<SharedContainer> make_to_share(UserRun& run) {
   return shared;
 }
 
-Result<void> enter_shared(UserRun& run, const SharedContainer& shared, std::map<std::string, std::string>& environment) {
+Result<void> enter_shared(UserRun& run, const SharedContainer& shared,
+                          std::map<std::string, std::string>& environment) {
   StderrLog log;
   const SitePolicy site = SitePolicy::read();
   auto user = identity_inside(run.options.map);
@@ -328,8 +353,10 @@ Result<void> enter_shared(UserRun& run, const SharedContainer& shared, std::map<
   context.remap_root = run.options.map == RootMap::root;
   auto hooks = SPC_TRY(TaskHooks::find_for_task(std::move(context), edits, log));
   SPC_TRY(hooks.before_entering(spec));
-  if (::setns(shared.user.get(), CLONE_NEWUSER) != 0) return Error::from_errno(errno, "join the container's user namespace");
-  if (::setns(shared.mounts.get(), CLONE_NEWNS) != 0) return Error::from_errno(errno, "join the container");
+  if (::setns(shared.user.get(), CLONE_NEWUSER) != 0)
+    return Error::from_errno(errno, "join the container's user namespace");
+  if (::setns(shared.mounts.get(), CLONE_NEWNS) != 0)
+    return Error::from_errno(errno, "join the container");
   if (spec.settings.in_files) read_image_files(environment, spec.settings, nullptr);
   return run.begin(spec.settings, shared.settings, edits, hooks, std::move(user), environment, log);
 }
@@ -344,7 +371,8 @@ Result<int> run_shared(UserRun& run, const std::string& key) {
   });
 }
 
-/// Who shares a container with whom: the same launch, or key, and the same image and options. Empty: nobody.
+/// Who shares a container with whom: the same launch, or key, and the same image and options.
+/// Empty: nobody.
 std::string share_key(const Arguments& arguments) {
   const std::string asked = arguments.value("share");
   if (asked == "no" || std::getenv(kStartedByEnroot) != nullptr) return {};
@@ -358,9 +386,11 @@ std::string share_key(const Arguments& arguments) {
   return key;
 }
 
-Result<int> run_as_user(const Places& places, const Arguments& arguments, RunOptions& options, const Commands* fixed) {
+Result<int> run_as_user(const Places& places, const Arguments& arguments, RunOptions& options,
+                        const Commands* fixed) {
   if ((options.request.namespaces & ~std::uint32_t{own_cgroup}) != 0) {
-    return Error(ErrorKind::invalid, "--unshare: only a step of srun can have its own net, ipc, uts and pid")
+    return Error(ErrorKind::invalid,
+                 "--unshare: only a step of srun can have its own net, ipc, uts and pid")
         .hint("--unshare=cgroup");
   }
   SPC_TRY(check_kernel());  // before an image is pulled for nothing
@@ -374,12 +404,14 @@ Result<int> run_as_user(const Places& places, const Arguments& arguments, RunOpt
   }
   const std::string key = share_key(arguments);
   run.shared = !key.empty();
-  run.security = SPC_TRY(read_security(options.request, SitePolicy::read(), options.map == RootMap::root));
+  run.security =
+      SPC_TRY(read_security(options.request, SitePolicy::read(), options.map == RootMap::root));
   return key.empty() ? run_alone(run) : run_shared(run, key);
 }
 
 /// As root: by the agent, like a step of root.
-Result<int> run_as_root(const Places& places, const Arguments& arguments, const RunOptions& options, const Commands* fixed) {
+Result<int> run_as_root(const Places& places, const Arguments& arguments, const RunOptions& options,
+                        const Commands* fixed) {
   for (const char* option : {"remap-root", "changes", "entrypoint", "platform", "share"}) {
     if (arguments.has(option)) {
       return Error(ErrorKind::invalid, formatted("--{} is for unprivileged containers", option))
@@ -394,7 +426,8 @@ Result<int> run_as_root(const Places& places, const Arguments& arguments, const 
     SPC_TRY(pull_into_node_store(places, config, wanted));
     const auto store = SPC_TRY(open_store(places.store));
     const auto image = SPC_TRY(find_image(store.get(), name, config.default_registry));
-    commands = SPC_TRY(command_of(arguments, image.record ? image.record->settings : std::string()));
+    commands =
+        SPC_TRY(command_of(arguments, image.record ? image.record->settings : std::string()));
   }
   auto step_options = options_of_step(arguments, options.request);
   if (wanted.pull) step_options.push_back(std::string("container-pull=") + name_of(*wanted.pull));
@@ -408,17 +441,19 @@ Result<int> run_as_root(const Places& places, const Arguments& arguments, const 
 
 Result<int> run_detached(const Places& places, const Arguments& arguments, RunOptions& options) {
   if (options.name.empty()) options.name = "container-" + std::to_string(::getpid());
-  if (options.name.find('/') != std::string::npos) return Error(ErrorKind::invalid, "--name: a name has no slash");
+  if (options.name.find('/') != std::string::npos)
+    return Error(ErrorKind::invalid, "--name: a name has no slash");
   if (find_container(places.running, options.name)) {
-    return Error(ErrorKind::invalid, formatted("--name: container {} is running already", in_quotes(options.name)));
+    return Error(ErrorKind::invalid,
+                 formatted("--name: container {} is running already", in_quotes(options.name)));
   }
   const std::string directory = places.running.substr(0, places.running.rfind('/')) + "/output";
   SPC_TRY(make_directories(directory));
   const std::string output = directory + "/" + options.name;
   const int status = SPC_TRY(Detached::run(output, [&](Detached& detached) {
     options.detached = &detached;
-    const auto ran =
-        places.own_store ? run_as_user(places, arguments, options, nullptr) : run_as_root(places, arguments, options, nullptr);
+    const auto ran = places.own_store ? run_as_user(places, arguments, options, nullptr)
+                                      : run_as_root(places, arguments, options, nullptr);
     if (!ran) report_error(ran.error().message());
     return ran ? *ran : kNoContainer;
   }));
@@ -434,8 +469,10 @@ Result<int> run_container(const Arguments& arguments, const Commands* fixed) {
     return run_detached(places, arguments, options);
   }
   if (fixed != nullptr)
-    options.prompt = printable(options.name.empty() ? options.image.substr(options.image.rfind('/') + 1) : options.name);
-  return places.own_store ? run_as_user(places, arguments, options, fixed) : run_as_root(places, arguments, options, fixed);
+    options.prompt = printable(
+        options.name.empty() ? options.image.substr(options.image.rfind('/') + 1) : options.name);
+  return places.own_store ? run_as_user(places, arguments, options, fixed)
+                          : run_as_root(places, arguments, options, fixed);
 }
 
 }  // namespace

@@ -31,7 +31,8 @@ std::string words_of(const ContainerOption& option) {
 }
 
 std::string_view help_of(const ContainerOption& option) {
-  constexpr std::string_view kPlugin = "[container] ";  // for srun --help, where those of other plugins are
+  constexpr std::string_view kPlugin =
+      "[container] ";  // for srun --help, where those of other plugins are
   std::string_view help = option.help;
   if (help.starts_with(kPlugin)) help.remove_prefix(kPlugin.size());
   return help;
@@ -43,9 +44,11 @@ std::string slurm_completion_for_bash() {
   std::string names;
   std::string cases;
   for (const ContainerOption& option : container_options()) {
-    names += formatted("{}--{}{}", names.empty() ? "" : " ", option.name, option.argument == nullptr ? "" : "=");
+    names += formatted("{}--{}{}", names.empty() ? "" : " ", option.name,
+                       option.argument == nullptr ? "" : "=");
     const auto offer = [&](const std::string& words) {
-      cases += formatted("        --{}) mapfile -t COMPREPLY < <(compgen {} -- \"$value\") ;;\n", option.name, words);
+      cases += formatted("        --{}) mapfile -t COMPREPLY < <(compgen {} -- \"$value\") ;;\n",
+                         option.name, words);
     };
     switch (values_of(option)) {
       case Values::none: break;
@@ -108,12 +111,17 @@ _scontainer_take_over
 std::string slurm_completion_for_fish() {
   std::string text = "# srun, sbatch and salloc\nfor command in srun sbatch salloc\n";
   for (const ContainerOption& option : container_options()) {
-    text += formatted("    complete -c $command -l {} -d {}", option.name, in_single_quotes(help_of(option), "\\'"));
+    text += formatted("    complete -c $command -l {} -d {}", option.name,
+                      in_single_quotes(help_of(option), "\\'"));
     switch (values_of(option)) {
       case Values::none: text += option.argument == nullptr ? "" : " -x"; break;
       case Values::words: text += formatted(" -x -a '{}'", words_of(option)); break;
-      case Values::images: text += " -r -a " + in_single_quotes(formatted("({})", kListImages), "\\'"); break;
-      case Values::devices: text += " -x -a " + in_single_quotes(formatted("({})", kListDevices), "\\'"); break;
+      case Values::images:
+        text += " -r -a " + in_single_quotes(formatted("({})", kListImages), "\\'");
+        break;
+      case Values::devices:
+        text += " -x -a " + in_single_quotes(formatted("({})", kListDevices), "\\'");
+        break;
       case Values::files: text += " -r -F"; break;
     }
     text += '\n';
@@ -126,8 +134,9 @@ std::string slurm_completion_for_zsh() {
   std::string without;
   std::string cases;
   for (const ContainerOption& option : container_options()) {
-    (option.argument == nullptr ? without : with) += 
-        formatted("        {}\n", in_single_quotes(formatted("--{}:{}", option.name, help_of(option)), "'\\''"));
+    (option.argument == nullptr ? without : with) +=
+        formatted("        {}\n",
+                  in_single_quotes(formatted("--{}:{}", option.name, help_of(option)), "'\\''"));
     const auto offer = [&](const std::string& how) {
       cases += formatted("        --{}=*) compset -P '*='; {}; return ;;\n", option.name, how);
     };

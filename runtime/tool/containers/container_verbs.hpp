@@ -6,8 +6,9 @@
 
 namespace spc::tool {
 
-// What is done to a container of --container-name. Root does it in the store of this node, where the name is NAME or USER/NAME. To
-// users the store is closed: theirs is done by a step of their own on the container's node, which asks its agent as any step does.
+// What is done to a container of --container-name. Root does it in the store of this node, where
+// the name is NAME or USER/NAME. To users the store is closed: theirs is done by a step of their
+// own on the container's node, which asks its agent as any step does.
 
 struct ContainerMeant {
   std::string name;
@@ -16,7 +17,8 @@ struct ContainerMeant {
   bool force = false;  ///< although it is in use; although the file exists
 };
 
-/// One that is in use is no more under its name; its files go with the last step in it. The exit status.
+/// One that is in use is no more under its name; its files go with the last step in it. The exit
+/// status.
 Result<int> remove_named(const ContainerMeant& meant);
 /// Into a squashfs file.
 Result<int> export_named(const ContainerMeant& meant, const std::string& file);

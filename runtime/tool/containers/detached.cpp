@@ -30,7 +30,8 @@ Result<int> Detached::run(const std::string& output, const std::function<int(Det
   UniqueFd& reading = ends.first;
   Detached detached;
   detached.line_ = std::move(ends.second);
-  detached.output_ = UniqueFd(::open(output.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0600));
+  detached.output_ =
+      UniqueFd(::open(output.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0600));
   if (!detached.output_) return Error::from_errno(errno, "open " + in_quotes(output));
   const auto work = [&] {
     reading.reset();

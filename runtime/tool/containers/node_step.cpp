@@ -56,13 +56,16 @@ NodeStep::~NodeStep() {
 Result<NodeStep> NodeStep::open(const std::string& image, bool quiet) {
   NodeStep step(new State(image, quiet));
   spc_runtime*& runtime = step.state_->runtime;
-  if (spc_open(show, &step.state_->display, &runtime) != SPC_OK) return Error(ErrorKind::no_space, "out of memory");
+  if (spc_open(show, &step.state_->display, &runtime) != SPC_OK)
+    return Error(ErrorKind::no_space, "out of memory");
   spc_step options{};
   options.size = sizeof options;
   options.uid = ::geteuid();
   options.gid = ::getegid();
-  // A node where slurmd has not been started yet has no store. Where it has, that would release what running jobs hold.
-  const bool is_set_up = ::access(SPC_STORE_DIR "/records", F_OK) == 0 && ::access(SPC_RUN_DIR "/steps", F_OK) == 0;
+  // A node where slurmd has not been started yet has no store. Where it has, that would release
+  // what running jobs hold.
+  const bool is_set_up =
+      ::access(SPC_STORE_DIR "/records", F_OK) == 0 && ::access(SPC_RUN_DIR "/steps", F_OK) == 0;
   if ((!is_set_up && spc_node_setup(runtime) != SPC_OK) || spc_step_open(runtime) != SPC_OK ||
       spc_step_start(runtime, &options) != SPC_OK) {
     return Error(ErrorKind::system, spc_error_message(runtime));
@@ -75,8 +78,8 @@ Error NodeStep::pull(const std::vector<std::string>& options) {
   return enter(options, environment, true).error();
 }
 
-Result<void> NodeStep::enter(const std::vector<std::string>& options, std::map<std::string, std::string>& environment,
-                             bool only_pull) {
+Result<void> NodeStep::enter(const std::vector<std::string>& options,
+                             std::map<std::string, std::string>& environment, bool only_pull) {
   std::vector<std::string> variables;
   for (const auto& [name, value] : environment) variables.push_back(name + "=" + value);
   const auto variable_pointers = as_pointers(variables);
@@ -94,12 +97,15 @@ Result<void> NodeStep::enter(const std::vector<std::string>& options, std::map<s
   spc_task_keep_privilege(state_->runtime);
   const int entered = spc_task_enter(state_->runtime, &given, &changes);
   if (entered == SPC_OK) return {};
-  return Error(static_cast<ErrorKind>(SPC_E_INVALID - entered), spc_error_message(state_->runtime));  // in the same order
+  return Error(static_cast<ErrorKind>(SPC_E_INVALID - entered),
+               spc_error_message(state_->runtime));  // in the same order
 }
 
-Result<Digest> pull_into_node_store(const Places& places, const Config& config, const Wanted& wanted) {
+Result<Digest> pull_into_node_store(const Places& places, const Config& config,
+                                    const Wanted& wanted) {
   if (wanted.platform) {
-    return Error(ErrorKind::invalid, "--platform: the node's store takes images for the node's architecture only");
+    return Error(ErrorKind::invalid,
+                 "--platform: the node's store takes images for the node's architecture only");
   }
   std::vector<std::string> options{"container-image=" + wanted.image};
   if (wanted.verbose) options.emplace_back("container-verbose");
@@ -118,7 +124,9 @@ Result<Digest> pull_into_node_store(const Places& places, const Config& config, 
     const auto told = receive_struct(line.first.get(), why);
     const bool pulled = child.wait().success();
     if (told) return why.error();
-    if (!pulled) return Error(ErrorKind::internal, formatted("pull {}: its process exited", in_quotes(without_secrets(wanted.image))));
+    if (!pulled)
+      return Error(ErrorKind::internal, formatted("pull {}: its process exited",
+                                                  in_quotes(without_secrets(wanted.image))));
   }
   const auto store = SPC_TRY(open_store(places.store));
   return SPC_TRY(find_image(store.get(), wanted.image, config.default_registry)).digest;

@@ -59,8 +59,8 @@ std::string task_variable(const TaskVariables& variables, const char* name) {
 bool has_root_of_its_own(pid_t process) {
   struct stat theirs {
   }, ours{};
-  return ::stat(formatted("/proc/{}/root", process).c_str(), &theirs) == 0 && ::stat("/", &ours) == 0 &&
-         theirs.st_dev != ours.st_dev;
+  return ::stat(formatted("/proc/{}/root", process).c_str(), &theirs) == 0 &&
+         ::stat("/", &ours) == 0 && theirs.st_dev != ours.st_dev;
 }
 
 /// `stat`, behind the name, which may have blanks and parentheses in it: state, then the parent.
@@ -70,7 +70,8 @@ pid_t parent_of(pid_t process) {
   return end == std::string::npos || end + 4 > text.size() ? 0 : std::atoi(text.c_str() + end + 4);
 }
 
-/// The caller's processes in containers of Slurm's steps, with their variables; children of theirs not.
+/// The caller's processes in containers of Slurm's steps, with their variables; children of theirs
+/// not.
 std::map<pid_t, TaskVariables> tasks_in_containers() {
   std::map<pid_t, TaskVariables> tasks;
   for (DirectoryReader processes("/proc"); processes.next();) {
@@ -79,10 +80,13 @@ std::map<pid_t, TaskVariables> tasks_in_containers() {
     const auto read = std::from_chars(name.data(), name.data() + name.size(), process);
     struct stat status {};
     if (read.ec != std::errc{} || read.ptr != name.data() + name.size()) continue;
-    if (::fstatat(processes.descriptor(), name.c_str(), &status, 0) != 0 || status.st_uid != ::geteuid()) continue;
+    if (::fstatat(processes.descriptor(), name.c_str(), &status, 0) != 0 ||
+        status.st_uid != ::geteuid())
+      continue;
     if (!has_root_of_its_own(process)) continue;
     auto variables = variables_of(process);
-    if (!task_variable(variables, "SLURM_JOB_ID").empty()) tasks.emplace(process, std::move(variables));
+    if (!task_variable(variables, "SLURM_JOB_ID").empty())
+      tasks.emplace(process, std::move(variables));
   }
   std::set<pid_t> children;
   for (const auto& [process, variables] : tasks) {
@@ -119,13 +123,16 @@ OwnContainer& container_of(const TaskVariables& task, std::vector<OwnContainer>&
   return known.back();
 }
 
-/// Nothing of the step or job that we are in, nor of a container's options, is that of the new step.
+/// Nothing of the step or job that we are in, nor of a container's options, is that of the new
+/// step.
 std::vector<std::string> environment_of_step() {
   std::vector<std::string> kept;
   for (char** variable = environ; *variable != nullptr; ++variable) {
     const std::string_view one = *variable;
-    constexpr std::array<std::string_view, 7> kOfJobs{"SLURM_", "SLURMD_", "_SLURM", "SPANK_", "PMI", "PYXIS_", "SCONTAINER_"};
-    const bool ours = std::ranges::any_of(kOfJobs, [&](std::string_view prefix) { return one.starts_with(prefix); });
+    constexpr std::array<std::string_view, 7> kOfJobs{"SLURM_", "SLURMD_", "_SLURM",     "SPANK_",
+                                                      "PMI",    "PYXIS_",  "SCONTAINER_"};
+    const bool ours = std::ranges::any_of(
+        kOfJobs, [&](std::string_view prefix) { return one.starts_with(prefix); });
     const bool wanted = one.starts_with("SLURM_CONF=") || one.starts_with("SLURM_UNBUFFEREDIO=");
     if (!ours || wanted) kept.emplace_back(one);
   }
@@ -140,20 +147,24 @@ std::string own_variable(const char* name) {
 Result<std::string> slurm_program(const std::string& name) {
   auto path = find_program(name, own_variable("PATH"));
   if (path) return path;
-  return Error(ErrorKind::not_found, formatted("find {}: not in PATH", name)).hint("run this where jobs are submitted");
+  return Error(ErrorKind::not_found, formatted("find {}: not in PATH", name))
+      .hint("run this where jobs are submitted");
 }
 
-/// Whether Slurm says so: a job whose containers it has removed. squeue knows no number of a job that has ended long ago.
+/// Whether Slurm says so: a job whose containers it has removed. squeue knows no number of a job
+/// that has ended long ago.
 bool has_ended(const std::string& job) {
   const auto end = ask_slurm({"squeue", "--noheader", "--format=%A", "--jobs=" + job});
-  return end && end->kind == RunEnd::Kind::exited && end->output.empty() && (end->number == 0 || end->number == 1);
+  return end && end->kind == RunEnd::Kind::exited && end->output.empty() &&
+         (end->number == 0 || end->number == 1);
 }
 
 /// Whether the job that we are in, on a node of it or in salloc's shell, has the node.
 bool our_job_has(const std::string& node) {
   if (own_variable("SLURM_JOB_ID").empty()) return false;
   if (node == own_variable("SLURMD_NODENAME")) return true;
-  const auto nodes = ask_slurm({"scontrol", "show", "hostnames", own_variable("SLURM_JOB_NODELIST")});
+  const auto nodes =
+      ask_slurm({"scontrol", "show", "hostnames", own_variable("SLURM_JOB_NODELIST")});
   return nodes && ("\n" + nodes->output).find("\n" + node + "\n") != std::string::npos;
 }
 
@@ -161,8 +172,10 @@ Program program_of(const StepOrder& order) {
   Program program;
   program.arguments = {"srun", "--nodes=1", "--ntasks=1", std::string("--job-name=") + kStepName};
   if (!order.node.empty()) program.arguments.push_back("--nodelist=" + order.node);
-  const std::string job = order.job.empty() && our_job_has(order.node) ? own_variable("SLURM_JOB_ID") : order.job;
-  if (!job.empty()) program.arguments.insert(program.arguments.end(), {"--jobid=" + job, "--overlap"});
+  const std::string job =
+      order.job.empty() && our_job_has(order.node) ? own_variable("SLURM_JOB_ID") : order.job;
+  if (!job.empty())
+    program.arguments.insert(program.arguments.end(), {"--jobid=" + job, "--overlap"});
   program.arguments.insert(program.arguments.end(), order.options.begin(), order.options.end());
   program.arguments.insert(program.arguments.end(), order.command.begin(), order.command.end());
   program.environment = environment_of_step();
@@ -173,7 +186,8 @@ Program program_of(const StepOrder& order) {
 
 Result<RunEnd> ask_slurm(const std::vector<std::string>& command) {
   const Program program{.path = SPC_TRY(slurm_program(command[0])), .arguments = command};
-  return run_supervised(program, {}, {.time = std::chrono::seconds(10), .output = 1 << 20}, [](std::string_view) {});
+  return run_supervised(program, {}, {.time = std::chrono::seconds(10), .output = 1 << 20},
+                        [](std::string_view) {});
 }
 
 std::string this_node() {
@@ -187,8 +201,10 @@ std::string this_node() {
 std::vector<OwnContainer> own_containers() {
   std::vector<OwnContainer> containers;
   // Root, whose HOME may be a user's, notes none.
-  const std::string notes = ::geteuid() == 0 ? std::string() : directory_of_container_notes(as_map(environ));
-  for (NotedContainer& one : notes.empty() ? std::vector<NotedContainer>() : noted_containers(notes)) {
+  const std::string notes =
+      ::geteuid() == 0 ? std::string() : directory_of_container_notes(as_map(environ));
+  for (NotedContainer& one :
+       notes.empty() ? std::vector<NotedContainer>() : noted_containers(notes)) {
     if (!one.job.empty() && has_ended(one.job)) {
       ::unlink(one.path.c_str());
       continue;
@@ -202,7 +218,8 @@ std::vector<OwnContainer> own_containers() {
                           .note = one.path,
                           .tasks = {}});
   }
-  for (const auto& [process, variables] : tasks_in_containers()) container_of(variables, containers).tasks.push_back(process);
+  for (const auto& [process, variables] : tasks_in_containers())
+    container_of(variables, containers).tasks.push_back(process);
   const auto order = [](const OwnContainer& one) { return std::tie(one.name, one.node, one.job); };
   std::ranges::sort(containers, [&](const auto& a, const auto& b) { return order(a) < order(b); });
   return containers;
@@ -223,17 +240,23 @@ Result<int> run_step_as(uid_t uid, const StepOrder& order) {
   const gid_t gid = entry->pw_gid;
   Program program = program_of(order);
   program.path = SPC_TRY(slurm_program("srun"));
-  program.environment = {"PATH=/usr/local/bin:/usr/bin:/bin", "LANG=C.UTF-8", formatted("HOME={}", entry->pw_dir), "USER=" + name,
-                         "LOGNAME=" + name};
-  if (const auto conf = own_variable("SLURM_CONF"); !conf.empty()) program.environment->push_back("SLURM_CONF=" + conf);
+  program.environment = {"PATH=/usr/local/bin:/usr/bin:/bin", "LANG=C.UTF-8",
+                         formatted("HOME={}", entry->pw_dir), "USER=" + name, "LOGNAME=" + name};
+  if (const auto conf = own_variable("SLURM_CONF"); !conf.empty())
+    program.environment->push_back("SLURM_CONF=" + conf);
   program.directory = "/";
   program.group = Program::Group::session;
-  program.prepare = [&] { return ::initgroups(name.c_str(), gid) == 0 && ::setgid(gid) == 0 && ::setuid(uid) == 0; };
+  program.prepare = [&] {
+    return ::initgroups(name.c_str(), gid) == 0 && ::setgid(gid) == 0 && ::setuid(uid) == 0;
+  };
   const RunLimits limits{.time = std::chrono::hours(24), .output = 1 << 20};
-  const auto show = [](std::string_view line) { std::fprintf(stderr, "%s\n", printable(line).c_str()); };
+  const auto show = [](std::string_view line) {
+    std::fprintf(stderr, "%s\n", printable(line).c_str());
+  };
   const RunEnd end = SPC_TRY(run_supervised(std::move(program), {}, limits, show));
   if (end.kind == RunEnd::Kind::exited) return end.number;
-  return Error(ErrorKind::unavailable, formatted("run a step as user {}: srun was killed", in_quotes(name)));
+  return Error(ErrorKind::unavailable,
+               formatted("run a step as user {}: srun was killed", in_quotes(name)));
 }
 
 Error become_step(const StepOrder& order) {
@@ -242,7 +265,8 @@ Error become_step(const StepOrder& order) {
   if (!path) return path.error();
   std::vector<char*> words, variables;
   for (const auto& word : program.arguments) words.push_back(const_cast<char*>(word.c_str()));
-  for (const auto& variable : *program.environment) variables.push_back(const_cast<char*>(variable.c_str()));
+  for (const auto& variable : *program.environment)
+    variables.push_back(const_cast<char*>(variable.c_str()));
   words.push_back(nullptr);
   variables.push_back(nullptr);
   ::execve(path->c_str(), words.data(), variables.data());

@@ -38,14 +38,19 @@ RunningContainer parse(const std::string& text) {
     line = text.substr(at, end - at);
     at = std::min(end + 1, text.size());
   }
-  return {.name = lines[0], .image = lines[1], .pid = std::atoi(lines[2].c_str()), .supervisor = std::atoi(lines[3].c_str())};
+  return {.name = lines[0],
+          .image = lines[1],
+          .pid = std::atoi(lines[2].c_str()),
+          .supervisor = std::atoi(lines[3].c_str())};
 }
 
 }  // namespace
 
-Result<RunningEntry> RunningEntry::add(const std::string& directory, const RunningContainer& container) {
+Result<RunningEntry> RunningEntry::add(const std::string& directory,
+                                       const RunningContainer& container) {
   SPC_TRY(make_directories(directory));
-  const std::string path = directory + "/" + prefix_of_this_machine() + std::to_string(container.pid);
+  const std::string path =
+      directory + "/" + prefix_of_this_machine() + std::to_string(container.pid);
   UniqueFd file(::open(path.c_str(), O_RDWR | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0600));
   if (!file || ::flock(file.get(), LOCK_EX | LOCK_NB) != 0)
     return Error::from_errno(errno, "note the container in " + in_quotes(path));
@@ -73,7 +78,8 @@ Result<std::vector<RunningContainer>> running_containers(const std::string& dire
     if (const auto text = read_file(file.get(), 64 << 10)) containers.push_back(parse(*text));
   }
   const int failed = entries.error();
-  if (failed != 0 && failed != ENOENT) return Error::from_errno(failed, "read " + in_quotes(directory));
+  if (failed != 0 && failed != ENOENT)
+    return Error::from_errno(failed, "read " + in_quotes(directory));
   return containers;
 }
 
@@ -81,7 +87,9 @@ Result<RunningContainer> find_container(const std::string& directory, const std:
   const auto all = SPC_TRY(running_containers(directory));
   std::string names;
   for (const RunningContainer& one : all) {
-    if (one.name == text || std::to_string(one.pid) == text || std::to_string(one.supervisor) == text) return one;
+    if (one.name == text || std::to_string(one.pid) == text ||
+        std::to_string(one.supervisor) == text)
+      return one;
     names += formatted("{}{} ({})", names.empty() ? "" : ", ", printable(one.name), one.pid);
   }
   return Error(ErrorKind::not_found, "no running container " + in_quotes(text))

@@ -18,12 +18,13 @@ struct RunningContainer {
   pid_t supervisor = 0;  ///< of scontainer itself
 };
 
-/// Our entry among the running containers, valid while it is locked. Removed with this object; after a kill, an unlocked
-/// file remains, which the next one removes.
+/// Our entry among the running containers, valid while it is locked. Removed with this object;
+/// after a kill, an unlocked file remains, which the next one removes.
 class RunningEntry {
  public:
   static Result<RunningEntry> add(const std::string& directory, const RunningContainer& container);
-  RunningEntry(RunningEntry&& other) noexcept : path_(std::move(other.path_)), file_(std::move(other.file_)) {
+  RunningEntry(RunningEntry&& other) noexcept
+      : path_(std::move(other.path_)), file_(std::move(other.file_)) {
     other.path_.clear();
   }
   RunningEntry& operator=(RunningEntry&&) = delete;

@@ -28,7 +28,8 @@ constexpr int kMostAttempts = 1000;
 /// What the keeper says to who has asked, with the namespaces' descriptors and a file of the texts.
 struct JoinAnswer {
   std::uint64_t made = 0;
-  std::uint64_t image = 0, settings = 0;  ///< bytes in the file, in this order; the edits are the rest
+  std::uint64_t image = 0,
+                settings = 0;  ///< bytes in the file, in this order; the edits are the rest
   WireError error;
 };
 
@@ -39,18 +40,24 @@ struct Address {
 
 Address address_of(const std::string& key) {
   char text[sizeof sockaddr_un::sun_path - 1];
-  const auto length = std::snprintf(text, sizeof text, "spank-container/%u/%016zx", static_cast<unsigned>(::geteuid()),
-                                    std::hash<std::string>()(key));
+  const auto length =
+      std::snprintf(text, sizeof text, "spank-container/%u/%016zx",
+                    static_cast<unsigned>(::geteuid()), std::hash<std::string>()(key));
   Address address;
   address.name.sun_family = AF_UNIX;
-  std::memcpy(address.name.sun_path + 1, text, static_cast<std::size_t>(length));  // the zero byte before it says: abstract
-  address.size = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + static_cast<std::size_t>(length));
+  std::memcpy(address.name.sun_path + 1, text,
+              static_cast<std::size_t>(length));  // the zero byte before it says: abstract
+  address.size = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 +
+                                        static_cast<std::size_t>(length));
   return address;
 }
 
-const sockaddr* as_sockaddr(const Address& address) { return reinterpret_cast<const sockaddr*>(&address.name); }
+const sockaddr* as_sockaddr(const Address& address) {
+  return reinterpret_cast<const sockaddr*>(&address.name);
+}
 
-/// Anybody may take a name in this space: what another user says is not listened to, and he is told nothing.
+/// Anybody may take a name in this space: what another user says is not listened to, and he is told
+/// nothing.
 bool is_ours(int socket, pid_t* pid = nullptr) {
   ucred peer{};
   socklen_t size = sizeof peer;
@@ -59,11 +66,13 @@ bool is_ours(int socket, pid_t* pid = nullptr) {
   return peer.uid == ::geteuid();
 }
 
-/// Signals of a terminal or of a launcher are for the tasks: they end, and with them the keeper. Only its messages are left of
-/// what the first task has open, or who waits for the end of that task's output would wait for us.
+/// Signals of a terminal or of a launcher are for the tasks: they end, and with them the keeper.
+/// Only its messages are left of what the first task has open, or who waits for the end of that
+/// task's output would wait for us.
 void become_keeper(int listener) {
   ::setsid();
-  for (const int number : {SIGINT, SIGQUIT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2, SIGPIPE}) ::signal(number, SIG_IGN);
+  for (const int number : {SIGINT, SIGQUIT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2, SIGPIPE})
+    ::signal(number, SIG_IGN);
   const UniqueFd nothing(::open("/dev/null", O_RDWR | O_CLOEXEC));
   ::dup2(nothing.get(), 0);
   ::dup2(nothing.get(), 1);
@@ -96,11 +105,13 @@ void serve(int listener, const Result<SharedContainer>& made, int texts, pid_t f
     std::vector<pollfd> polled{{listener, POLLIN, 0}};
     for (const UniqueFd& client : clients) polled.push_back({client.get(), POLLIN, 0});
     // With nobody left there may still be someone at the door.
-    const int ready = ::poll(polled.data(), polled.size(), clients.empty() ? (was_there ? 0 : kPatience) : -1);
+    const int ready =
+        ::poll(polled.data(), polled.size(), clients.empty() ? (was_there ? 0 : kPatience) : -1);
     if (ready < 0 && errno == EINTR) continue;
     if (ready <= 0) return;
     for (std::size_t i = clients.size(); i > 0; --i) {
-      if (polled[i].revents != 0) clients.erase(clients.begin() + static_cast<std::ptrdiff_t>(i - 1));
+      if (polled[i].revents != 0)
+        clients.erase(clients.begin() + static_cast<std::ptrdiff_t>(i - 1));
     }
     if (polled[0].revents == 0) continue;
     UniqueFd client(::accept4(listener, nullptr, nullptr, SOCK_CLOEXEC));
@@ -111,7 +122,8 @@ void serve(int listener, const Result<SharedContainer>& made, int texts, pid_t f
   }
 }
 
-[[noreturn]] void keep(int listener, pid_t first, const std::function<Result<SharedContainer>()>& make) {
+[[noreturn]] void keep(int listener, pid_t first,
+                       const std::function<Result<SharedContainer>()>& make) {
   become_keeper(listener);
   Result<SharedContainer> made = make();
   UniqueFd texts;
@@ -152,14 +164,16 @@ Result<SharedContainer> taken(UniqueFd socket, bool& answered) {
 
 }  // namespace
 
-Result<SharedContainer> join_shared_container(const std::string& key, const std::function<Result<SharedContainer>()>& make) {
+Result<SharedContainer> join_shared_container(
+    const std::string& key, const std::function<Result<SharedContainer>()>& make) {
   const Address address = address_of(key);
   for (int attempt = 0; attempt < kMostAttempts; ++attempt) {
     UniqueFd listener(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
     UniqueFd socket(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
     if (!listener || !socket) return Error::from_errno(errno, "make a socket");
     if (::bind(listener.get(), as_sockaddr(address), address.size) == 0) {
-      if (::listen(listener.get(), kBacklog) != 0) return Error::from_errno(errno, "listen for the other tasks");
+      if (::listen(listener.get(), kBacklog) != 0)
+        return Error::from_errno(errno, "listen for the other tasks");
       const pid_t first = ::getpid();
       const auto begin = [&]() -> int { keep(listener.get(), first, make); };
       SPC_TRY(Child::run(begin, "share the container", 0)).release();
@@ -168,12 +182,16 @@ Result<SharedContainer> join_shared_container(const std::string& key, const std:
     }
     listener.reset();
     if (::connect(socket.get(), as_sockaddr(address), address.size) == 0) {
-      if (!is_ours(socket.get())) return Error(ErrorKind::refused, "the name of the shared container is in use by another user");
+      if (!is_ours(socket.get()))
+        return Error(ErrorKind::refused,
+                     "the name of the shared container is in use by another user");
       bool answered = false;
       auto container = taken(std::move(socket), answered);
-      // A keeper that is gone has ended before it saw us, or was killed: then there is no container, and we may make one.
+      // A keeper that is gone has ended before it saw us, or was killed: then there is no
+      // container, and we may make one.
       const bool gone = !container && !answered &&
-                        (container.error().kind() == ErrorKind::unavailable || container.error().sys_errno() == ECONNRESET);
+                        (container.error().kind() == ErrorKind::unavailable ||
+                         container.error().sys_errno() == ECONNRESET);
       if (!gone) return container;
     }
     const timespec pause{.tv_sec = 0, .tv_nsec = 10'000'000};

@@ -33,12 +33,13 @@ Result<std::vector<StoredContainer>> stored_containers();
 /// Looks at every file, and follows no link.
 ContainerSize size_of(const StoredContainer& container);
 
-/// Those that nobody has used for so many seconds. Not of users who have a step in a container on this node: tasks whose agent was
-/// killed use a container that nobody has locked any more.
+/// Those that nobody has used for so many seconds. Not of users who have a step in a container on
+/// this node: tasks whose agent was killed use a container that nobody has locked any more.
 Result<std::vector<StoredContainer>> unused_containers(std::int64_t seconds);
 
-/// Removes the container unless it was used meanwhile: then false. Its files go with the next remove_files_of() its user. With `in_use`
-/// although steps use it: what they write goes when the last has ended.
+/// Removes the container unless it was used meanwhile: then false. Its files go with the next
+/// remove_files_of() its user. With `in_use` although steps use it: what they write goes when the
+/// last has ended.
 Result<bool> remove_container(const StoredContainer& container, bool in_use = false);
 /// By a process without privilege, which is not awaited.
 Result<void> remove_files_of(uid_t uid);

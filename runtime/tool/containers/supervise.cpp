@@ -15,18 +15,21 @@
 namespace spc::tool {
 namespace {
 
-/// What is passed on. Stopping and continuing are left to the terminal, which reaches both processes.
+/// What is passed on. Stopping and continuing are left to the terminal, which reaches both
+/// processes.
 sigset_t passed_signals() {
   sigset_t set;
   ::sigemptyset(&set);
-  for (const int number : {SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGWINCH, SIGALRM, SIGPIPE, SIGCHLD}) {
+  for (const int number :
+       {SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGWINCH, SIGALRM, SIGPIPE, SIGCHLD}) {
     ::sigaddset(&set, number);
   }
   return set;
 }
 
 /// errno of the failed execution: the most telling of those met along PATH.
-int execute_one(const std::vector<std::string>& command, const std::string& path, char* const* environment) {
+int execute_one(const std::vector<std::string>& command, const std::string& path,
+                char* const* environment) {
   std::vector<char*> arguments;
   for (const auto& word : command) arguments.push_back(const_cast<char*>(word.c_str()));
   arguments.push_back(nullptr);
@@ -49,7 +52,8 @@ int execute_one(const std::vector<std::string>& command, const std::string& path
 
 }  // namespace
 
-Result<int> supervise(const std::function<int()>& child, const std::function<void(pid_t)>& started) {
+Result<int> supervise(const std::function<int()>& child,
+                      const std::function<void(pid_t)>& started) {
   const sigset_t watched = passed_signals();
   sigset_t before;
   ::sigprocmask(SIG_BLOCK, &watched, &before);
@@ -74,8 +78,8 @@ Result<int> supervise(const std::function<int()>& child, const std::function<voi
   }
 }
 
-int execute(const std::vector<std::vector<std::string>>& alternatives, const std::map<std::string, std::string>& environment,
-            std::string_view image) {
+int execute(const std::vector<std::vector<std::string>>& alternatives,
+            const std::map<std::string, std::string>& environment, std::string_view image) {
   std::vector<std::string> variables;
   for (const auto& [name, value] : environment) variables.push_back(name + "=" + value);
   std::vector<char*> pointers;
@@ -89,13 +93,17 @@ int execute(const std::vector<std::vector<std::string>>& alternatives, const std
     if (failed != ENOENT) break;
   }
   const std::string what = formatted("execute {}: ", in_quotes(alternatives.back()[0]));
-  const std::string missing = failed == ENOENT ? why_missing(alternatives.back()[0], path, image) : "";
+  const std::string missing =
+      failed == ENOENT ? why_missing(alternatives.back()[0], path, image) : "";
   if (!missing.empty()) {
     report_error(missing);
   } else if (failed == ENOEXEC) {
-    report_error(what + "not an executable for this machine (hint: a script needs a first line like #!/bin/sh)");
+    report_error(
+        what +
+        "not an executable for this machine (hint: a script needs a first line like #!/bin/sh)");
   } else {
-    report_error(Error::from_errno(failed, "execute " + in_quotes(alternatives.back()[0])).message());
+    report_error(
+        Error::from_errno(failed, "execute " + in_quotes(alternatives.back()[0])).message());
   }
   return failed == ENOENT || failed == ENOTDIR ? kNoCommand : kCannotExecute;
 }

@@ -40,7 +40,8 @@ Result<UniqueFd> new_tmpfs(const OpenedSource& source) {
   const auto set = [&](const char* key, const std::string& value) {
     return ::fsconfig(context.get(), FSCONFIG_SET_STRING, key, value.c_str(), 0) == 0;
   };
-  const bool ready = context && set("mode", "0755") && (source.size == 0 || set("size", std::to_string(source.size))) &&
+  const bool ready = context && set("mode", "0755") &&
+                     (source.size == 0 || set("size", std::to_string(source.size))) &&
                      ::fsconfig(context.get(), FSCONFIG_CMD_CREATE, nullptr, nullptr, 0) == 0;
   const unsigned attributes = TaskMessage::attributes_of(source.flags) | MOUNT_ATTR_NODEV;
   UniqueFd mount(ready ? ::fsmount(context.get(), FSMOUNT_CLOEXEC, attributes) : -1);
@@ -50,9 +51,12 @@ Result<UniqueFd> new_tmpfs(const OpenedSource& source) {
 
 Result<UniqueFd> new_terminals() {
   const UniqueFd context(::fsopen("devpts", FSOPEN_CLOEXEC));
-  const bool ready = context && ::fsconfig(context.get(), FSCONFIG_SET_STRING, "ptmxmode", "666", 0) == 0 &&
+  const bool ready = context &&
+                     ::fsconfig(context.get(), FSCONFIG_SET_STRING, "ptmxmode", "666", 0) == 0 &&
                      ::fsconfig(context.get(), FSCONFIG_CMD_CREATE, nullptr, nullptr, 0) == 0;
-  UniqueFd mount(ready ? ::fsmount(context.get(), FSMOUNT_CLOEXEC, MOUNT_ATTR_NOSUID | MOUNT_ATTR_NOEXEC) : -1);
+  UniqueFd mount(
+      ready ? ::fsmount(context.get(), FSMOUNT_CLOEXEC, MOUNT_ATTR_NOSUID | MOUNT_ATTR_NOEXEC)
+            : -1);
   if (!mount) return Error::from_errno(errno, "mount a devpts");
   return mount;
 }
@@ -69,11 +73,13 @@ Result<HostTrees> copy_host_trees(const MountedImage& image) {
   SPC_TRY(put(HostTree::proc, copy_tree(AT_FDCWD, "/proc", kQuiet)));
   SPC_TRY(put(HostTree::sys, copy_tree(AT_FDCWD, "/sys", kQuiet | MOUNT_ATTR_RDONLY)));
   SPC_TRY(put(HostTree::dev, copy_tree(AT_FDCWD, "/dev", MOUNT_ATTR_NOSUID)));
-  SPC_TRY(put(HostTree::tmp, copy_tree(AT_FDCWD, (image.place + "/tmp").c_str(), MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV)));
+  SPC_TRY(put(HostTree::tmp, copy_tree(AT_FDCWD, (image.place + "/tmp").c_str(),
+                                       MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV)));
   return trees;
 }
 
-/// What lies on the file systems of /dev and /dev/pts keeps its devices: they are in the container anyway.
+/// What lies on the file systems of /dev and /dev/pts keeps its devices: they are in the container
+/// anyway.
 bool lies_on_dev(const OpenedSource& source) {
   struct stat own {};
   if (!source.path || ::fstat(source.path.get(), &own) != 0) return false;
@@ -98,11 +104,13 @@ Result<std::vector<UniqueFd>> copy_sources(const HostSide& side, const MountedIm
     }
     // What is in a file of data has been mounted before, in this order.
     const bool is_data = (source.flags & TaskMessage::source_squashfs) != 0;
-    if (is_data && data == image.data) return Error(ErrorKind::unavailable, "--mounts: a file was changed concurrently");
+    if (is_data && data == image.data)
+      return Error(ErrorKind::unavailable, "--mounts: a file was changed concurrently");
     const std::string place = is_data ? image.place + "/data" + std::to_string(data++) : "";
     std::uint64_t attributes = TaskMessage::attributes_of(source.flags);
     if (!lies_on_dev(source)) attributes |= MOUNT_ATTR_NODEV;
-    trees.push_back(SPC_TRY(copy_tree(is_data ? AT_FDCWD : source.path.get(), place.c_str(), attributes)));
+    trees.push_back(
+        SPC_TRY(copy_tree(is_data ? AT_FDCWD : source.path.get(), place.c_str(), attributes)));
   }
   return trees;
 }
@@ -110,12 +118,14 @@ Result<std::vector<UniqueFd>> copy_sources(const HostSide& side, const MountedIm
 /// The calling process then sees the container's root only.
 Result<void> pivot_into(const std::string& root) {
   if (::chdir(root.c_str()) != 0) return Error::from_errno(errno, "enter the container's root");
-  if (::syscall(SYS_pivot_root, ".", ".") != 0) return Error::from_errno(errno, "pivot into the container");
+  if (::syscall(SYS_pivot_root, ".", ".") != 0)
+    return Error::from_errno(errno, "pivot into the container");
   if (::umount2(".", MNT_DETACH) != 0) return Error::from_errno(errno, "leave the host's root");
   return {};
 }
 
-RootSetup root_setup_of(HostSide side, const UserIdentity& user, RootMap map, bool mounts_home, const std::string& workdir) {
+RootSetup root_setup_of(HostSide side, const UserIdentity& user, RootMap map, bool mounts_home,
+                        const std::string& workdir) {
   RootSetup root = std::move(side.root);
   if (map == RootMap::self) {
     root.passwd_entry = user.passwd_entry();
@@ -132,7 +142,8 @@ RootSetup root_setup_of(HostSide side, const UserIdentity& user, RootMap map, bo
 Result<void> make_root_read_only() {
   mount_attr attr{};
   attr.attr_set = MOUNT_ATTR_RDONLY;
-  if (::mount_setattr(AT_FDCWD, "/", 0, &attr, sizeof attr) != 0) return Error::from_errno(errno, "make the root read-only");
+  if (::mount_setattr(AT_FDCWD, "/", 0, &attr, sizeof attr) != 0)
+    return Error::from_errno(errno, "make the root read-only");
   return {};
 }
 
@@ -146,15 +157,19 @@ Result<void> change_directory(const std::string& path) {
 }
 
 /// In sight of the host, with all rights in our user namespace.
-Result<void> run_hooks_of_enroot(const MountedImage& image, const ShellHookStart& start, const AttachSource& attach,
-                                 const TaskHooks& hooks, PreparedHooks& prepared, HostSide& side, Log& log) {
+Result<void> run_hooks_of_enroot(const MountedImage& image, const ShellHookStart& start,
+                                 const AttachSource& attach, const TaskHooks& hooks,
+                                 PreparedHooks& prepared, HostSide& side, Log& log) {
   const std::string place = image.place + "/root";
   const UniqueFd root(::open(place.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
   if (!root) return Error::from_errno(errno, "open the container's root");
-  const auto open_directory = [&](const std::string& path) { return open_in_root(root.get(), path, MakeTarget::directory); };
+  const auto open_directory = [&](const std::string& path) {
+    return open_in_root(root.get(), path, MakeTarget::directory);
+  };
   SPC_TRY(attach_host_trees(side.root, open_directory, attach));
   side.root.has_host_trees = true;
-  prepared.add(SPC_TRY(run_shell_hooks_alone(hooks.shell_hooks(), place, image.place + "/hooks", start, log)));
+  prepared.add(SPC_TRY(
+      run_shell_hooks_alone(hooks.shell_hooks(), place, image.place + "/hooks", start, log)));
   return {};
 }
 
@@ -184,10 +199,11 @@ SitePolicy site_for(const OfEnroot& of_enroot) {
   return site;
 }
 
-Result<MadeContainer> make_user_container(const MountedImage& image, const LaunchRequest& request, ImageSettings settings,
-                                          RootMap map, const OfEnroot& of_enroot,
-                                          const std::map<std::string, std::string>& environment, const SitePolicy& site,
-                                          Log& log) {
+Result<MadeContainer> make_user_container(const MountedImage& image, const LaunchRequest& request,
+                                          ImageSettings settings, RootMap map,
+                                          const OfEnroot& of_enroot,
+                                          const std::map<std::string, std::string>& environment,
+                                          const SitePolicy& site, Log& log) {
   const UserIdentity outside = UserIdentity::of_job(environment);
   const UserIdentity user = identity_inside(map);
   const bool mounts_home = request.mount_home.value_or(false) && !request.contain;
@@ -216,9 +232,11 @@ Result<MadeContainer> make_user_container(const MountedImage& image, const Launc
   SPC_TRY(hooks.before_entering(spec));
   auto host = SPC_TRY(copy_host_trees(image));
   auto sources = SPC_TRY(copy_sources(side, image));
-  const auto mount = [&](std::uint32_t index, const UniqueFd& target, const std::string& shown_as) -> Result<void> {
+  const auto mount = [&](std::uint32_t index, const UniqueFd& target,
+                         const std::string& shown_as) -> Result<void> {
     const UniqueFd& tree = index < sources.size() ? sources[index] : host[index - sources.size()];
-    if (::move_mount(tree.get(), "", target.get(), "", MOVE_MOUNT_F_EMPTY_PATH | MOVE_MOUNT_T_EMPTY_PATH) != 0) {
+    if (::move_mount(tree.get(), "", target.get(), "",
+                     MOVE_MOUNT_F_EMPTY_PATH | MOVE_MOUNT_T_EMPTY_PATH) != 0) {
       return Error::from_errno(errno, "mount " + in_quotes(shown_as));
     }
     return {};
@@ -232,7 +250,8 @@ Result<MadeContainer> make_user_container(const MountedImage& image, const Launc
 
   if (settings.in_files) read_image_files(environment, settings, &log);
   const std::string workdir = workdir_of(request, settings);
-  auto root = root_setup_of(std::move(side), user, map, mounts_home, request.workdir.empty() ? workdir : user.home);
+  auto root = root_setup_of(std::move(side), user, map, mounts_home,
+                            request.workdir.empty() ? workdir : user.home);
   root.not_ours = [&](const std::string& paths) { log.write(LogLevel::warning, not_ours(paths)); };
   spec.settings = settings;
   TaskEdits edits;
@@ -241,7 +260,8 @@ Result<MadeContainer> make_user_container(const MountedImage& image, const Launc
     SPC_TRY(set_up_root(root, attach));
     SPC_TRY(prepared->start(hooks));
   } else if (!request.devices.empty()) {
-    return Error(ErrorKind::unavailable, "--device: this kernel cannot set up the container writable, as devices need it")
+    return Error(ErrorKind::unavailable,
+                 "--device: this kernel cannot set up the container writable, as devices need it")
         .hint("see scontainer doctor");
   } else {
     leave_out_what_is_made(root, *prepared);
@@ -251,8 +271,9 @@ Result<MadeContainer> make_user_container(const MountedImage& image, const Launc
   return MadeContainer{std::move(mounts), std::move(settings), std::move(edits), std::move(hooks)};
 }
 
-Result<void> begin_task(const LaunchRequest& request, const ImageSettings& settings, const TaskEdits& edits, TaskHooks& hooks,
-                        RootMap map, UserIdentity user, std::map<std::string, std::string>& environment, Log& log) {
+Result<void> begin_task(const LaunchRequest& request, const ImageSettings& settings,
+                        const TaskEdits& edits, TaskHooks& hooks, RootMap map, UserIdentity user,
+                        std::map<std::string, std::string>& environment, Log& log) {
   const std::string workdir = workdir_of(request, settings);
   SPC_TRY(change_directory(workdir));
   if (::access(user.shell.c_str(), X_OK) != 0) user.shell = "/bin/sh";
@@ -261,14 +282,16 @@ Result<void> begin_task(const LaunchRequest& request, const ImageSettings& setti
   if (const auto digest = Digest::parse(settings.manifest)) spec.manifest = *digest;
   spec.settings = settings;
   spec.user = user;
-  spec.environment = merge_environment(environment, settings, {}, request.environment, user, workdir);
+  spec.environment =
+      merge_environment(environment, settings, {}, request.environment, user, workdir);
   SPC_TRY(hooks.apply(edits, spec, log));
   environment.clear();
   for (const auto& [name, variable] : spec.environment) environment[name] = variable.value;
   if ((request.namespaces & own_cgroup) != 0 && ::unshare(CLONE_NEWCGROUP) != 0) {
     return Error::from_errno(errno, "--unshare=cgroup: create a cgroup namespace");
   }
-  if (::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0) return Error::from_errno(errno, "set no_new_privs");
+  if (::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0)
+    return Error::from_errno(errno, "set no_new_privs");
   return map == RootMap::root ? fake_root_calls() : Result<void>();
 }
 

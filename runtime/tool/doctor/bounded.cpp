@@ -20,7 +20,9 @@ std::optional<std::string> read_before(std::chrono::steady_clock::time_point end
   std::string text;
   std::array<char, 4096> buffer;
   while (text.size() < kMostAnswer) {
-    const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(end - std::chrono::steady_clock::now()).count();
+    const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(
+                          end - std::chrono::steady_clock::now())
+                          .count();
     pollfd waited{.fd = pipe, .events = POLLIN, .revents = 0};
     const int ready = left <= 0 ? 0 : ::poll(&waited, 1, static_cast<int>(left));
     if (ready < 0 && errno == EINTR) continue;
@@ -35,12 +37,14 @@ std::optional<std::string> read_before(std::chrono::steady_clock::time_point end
 
 }  // namespace
 
-std::optional<std::string> answer_before(std::chrono::steady_clock::time_point end, const std::function<std::string()>& work) {
+std::optional<std::string> answer_before(std::chrono::steady_clock::time_point end,
+                                         const std::function<std::string()>& work) {
   int ends[2];
   if (::pipe2(ends, O_CLOEXEC) != 0) return std::nullopt;
   const UniqueFd ours(ends[0]);
   UniqueFd theirs(ends[1]);
-  auto child = Child::run([&] { return write_all(theirs.get(), work()) ? 0 : 1; }, "look at the node");
+  auto child =
+      Child::run([&] { return write_all(theirs.get(), work()) ? 0 : 1; }, "look at the node");
   theirs.reset();
   if (!child) return std::nullopt;
   auto answer = read_before(end, ours.get());

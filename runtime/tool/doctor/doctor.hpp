@@ -28,15 +28,16 @@ Finding examine_image_way();
 Finding examine_peers();
 /// What root's containers need of the kernel.
 std::vector<Finding> examine_kernel_of_node();
-/// What HealthCheckProgram asks: whether jobs can start containers on this node. Without network; answers in about ten seconds
-/// whatever hangs.
+/// What HealthCheckProgram asks: whether jobs can start containers on this node. Without network;
+/// answers in about ten seconds whatever hangs.
 std::vector<Finding> examine_health();
 Finding::Verdict worst_of(const std::vector<Finding>& findings);
 /// The registry HOST[:PORT], contacted over HTTP as `import` does.
 Finding examine_registry(const std::string& config_path, const std::string& registry);
 Finding examine_config(const std::string& path);
 
-/// Prints the known failures in a file (- is standard input), with cause and fix; returns whether there were any.
+/// Prints the known failures in a file (- is standard input), with cause and fix; returns whether
+/// there were any.
 Result<bool> explain_log(const std::string& path, bool as_json);
 
 }  // namespace spc::tool

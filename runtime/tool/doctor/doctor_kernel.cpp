@@ -36,7 +36,8 @@ int fuse_mount() {
   if (const int failed = own_namespaces(); failed != 0) return failed;
   const int device = ::open("/dev/fuse", O_RDWR | O_CLOEXEC);
   if (device < 0) return errno;
-  const std::string options = "fd=" + std::to_string(device) + ",rootmode=40000,user_id=" + std::to_string(::geteuid()) +
+  const std::string options = "fd=" + std::to_string(device) +
+                              ",rootmode=40000,user_id=" + std::to_string(::geteuid()) +
                               ",group_id=" + std::to_string(::getegid());
   return ::mount("probe", "/tmp", "fuse", MS_NOSUID | MS_NODEV, options.c_str()) == 0 ? 0 : errno;
 }
@@ -67,7 +68,8 @@ Finding kernel_is_new() {
   if (running_kernel() >= kMapsSquashfs) return {"kernel", Finding::Verdict::ok, release(), ""};
   if (check_kernel()) {
     return {"kernel", Finding::Verdict::warning, release(),
-            "the kernel mounts layers from 6.2 on, before where it has erofs (5.19) or the store is on XFS or Btrfs; FUSE serves others"};
+            "the kernel mounts layers from 6.2 on, before where it has erofs (5.19) or the store "
+            "is on XFS or Btrfs; FUSE serves others"};
   }
   return {"kernel", Finding::Verdict::failed, release(), "use Linux 5.12 or newer; 6.2 is fastest"};
 }
@@ -77,7 +79,8 @@ std::vector<Finding> suid_dumpable() {
   const UniqueFd file(::open("/proc/sys/fs/suid_dumpable", O_RDONLY | O_CLOEXEC));
   char value = 0;
   if (!file || ::read(file.get(), &value, 1) != 1 || value != '1') return {};
-  return {{"core dumps", Finding::Verdict::warning, "fs.suid_dumpable is 1: users can trace programs of the node's service user",
+  return {{"core dumps", Finding::Verdict::warning,
+           "fs.suid_dumpable is 1: users can trace programs of the node's service user",
            "sysctl fs.suid_dumpable=0, or 2 for core dumps that only root can read"}};
 }
 
@@ -88,26 +91,32 @@ std::vector<Finding> examine_kernel() {
   const auto bad = root ? Finding::Verdict::warning : Finding::Verdict::failed;
   std::vector<Finding> findings{kernel_is_new()};
   const int namespaces = tried(own_namespaces);
-  findings.push_back(finding("user namespaces", namespaces, Finding::Verdict::failed,
-                             "sysctl user.max_user_namespaces must be above 0, and on Debian and Ubuntu "
-                             "kernel.unprivileged_userns_clone=1, kernel.apparmor_restrict_unprivileged_userns=0"));
+  findings.push_back(finding(
+      "user namespaces", namespaces, Finding::Verdict::failed,
+      "sysctl user.max_user_namespaces must be above 0, and on Debian and Ubuntu "
+      "kernel.unprivileged_userns_clone=1, kernel.apparmor_restrict_unprivileged_userns=0"));
   if (namespaces != 0) return findings;
-  findings.push_back(finding("FUSE", tried(fuse_mount), bad, "modprobe fuse; /dev/fuse must have mode 0666"));
-  findings.push_back(finding("unprivileged overlay", tried(writable_overlay), Finding::Verdict::warning,
-                             "containers of scontainer run are read-only; use Linux 6.12 or newer for writable ones"));
+  findings.push_back(
+      finding("FUSE", tried(fuse_mount), bad, "modprobe fuse; /dev/fuse must have mode 0666"));
+  findings.push_back(finding(
+      "unprivileged overlay", tried(writable_overlay), Finding::Verdict::warning,
+      "containers of scontainer run are read-only; use Linux 6.12 or newer for writable ones"));
   return findings;
 }
 
 std::vector<Finding> examine_kernel_of_node() {
   constexpr auto kBad = Finding::Verdict::failed;
   // Where the kernel maps the layers' owners, only users' image files need it.
-  const bool maps = running_kernel() >= kMapsSquashfs || maps_only_erofs() || (check_kernel() && files_share_blocks(SPC_STORE_DIR));
+  const bool maps = running_kernel() >= kMapsSquashfs || maps_only_erofs() ||
+                    (check_kernel() && files_share_blocks(SPC_STORE_DIR));
   const auto without_fuse = maps ? Finding::Verdict::warning : kBad;
   auto findings = suid_dumpable();
   findings.insert(findings.begin(),
                   {maps ? Finding{"kernel", Finding::Verdict::ok, release(), ""} : kernel_is_new(),
-                   finding("user namespaces", tried(own_namespaces), kBad, "sysctl user.max_user_namespaces must be above 0"),
-                   finding("FUSE", tried(fuse_mount), without_fuse, "modprobe fuse; /dev/fuse must have mode 0666")});
+                   finding("user namespaces", tried(own_namespaces), kBad,
+                           "sysctl user.max_user_namespaces must be above 0"),
+                   finding("FUSE", tried(fuse_mount), without_fuse,
+                           "modprobe fuse; /dev/fuse must have mode 0666")});
   return findings;
 }
 

@@ -30,8 +30,8 @@ Result<Diagnosis> diagnose_file(const std::string& path) {
     if (::fstat(fd, &status) == 0 && S_ISREG(status.st_mode) && status.st_size > kMostOfFile) {
       if (::lseek(fd, status.st_size - kMostOfFile, SEEK_SET) < 0)
         return Error::from_errno(errno, "seek in " + in_quotes(path));
-      std::fprintf(stderr, "%s: only the last %lld MiB are read; line numbers start there\n", printable(path).c_str(),
-                   static_cast<long long>(kMostOfFile >> 20));
+      std::fprintf(stderr, "%s: only the last %lld MiB are read; line numbers start there\n",
+                   printable(path).c_str(), static_cast<long long>(kMostOfFile >> 20));
     }
   }
   Diagnosis diagnosis;
@@ -55,12 +55,14 @@ void print_recognised(const Recognised& one) {
   if (!one.task.empty()) where += ", first by task " + one.task;
   std::puts(formatted("{} ({})", coloured(failure.says, Colour::bold), where).c_str());
   std::puts(("  text:   " + one.text).c_str());
-  if (one.consequence) std::puts("  note:   caused by the failure above; check it only if it persists");
+  if (one.consequence)
+    std::puts("  note:   caused by the failure above; check it only if it persists");
   std::puts(("  cause:  " + std::string(failure.cause)).c_str());
   std::puts(("  fix:    " + std::string(failure.cure)).c_str());
   if (*failure.look != '\0') std::puts(("  see:    " + std::string(failure.look)).c_str());
   if (!failure.checks.empty())
-    std::puts(("  check:  srun scontainer doctor --job checks " + joined(failure.checks, ", ")).c_str());
+    std::puts(
+        ("  check:  srun scontainer doctor --job checks " + joined(failure.checks, ", ")).c_str());
   std::puts("");
 }
 
@@ -91,7 +93,8 @@ Result<bool> explain_log(const std::string& path, bool as_json) {
   } else {
     for (const Recognised& one : findings) print_recognised(one);
     if (findings.empty()) {
-      const std::string count = std::to_string(diagnosis.lines()) + (diagnosis.lines() == 1 ? " line" : " lines");
+      const std::string count =
+          std::to_string(diagnosis.lines()) + (diagnosis.lines() == 1 ? " line" : " lines");
       std::puts(formatted("{}, no failure in {} known to doctor", count,
                           diagnosis.lines() == 1 ? "it" : "them")
                     .c_str());

@@ -39,7 +39,8 @@ std::string free_space(const std::string& path) {
 /// The file that a line of plugstack.conf means: a path, or a name in Slurm's plugin directory.
 std::string plugin_file(const std::string& name) {
   if (name[0] == '/') return name;
-  for (const char* pattern : {"/usr/lib/*/slurm*/", "/usr/lib64/slurm*/", "/usr/lib/slurm*/", "/usr/local/lib/slurm*/"}) {
+  for (const char* pattern :
+       {"/usr/lib/*/slurm*/", "/usr/lib64/slurm*/", "/usr/lib/slurm*/", "/usr/local/lib/slurm*/"}) {
     glob_t found{};
     const std::string file = pattern + name;
     std::string first;
@@ -55,7 +56,8 @@ std::string plugstack(const std::string& path, unsigned depth = 0) {
   const UniqueFd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   const auto read = file ? read_file(file.get(), 1 << 20) : Result<std::string>(std::string());
   std::string text = read ? *read : std::string();
-  for (const std::string_view line : split(read ? std::string_view(*read) : std::string_view(), '\n')) {
+  for (const std::string_view line :
+       split(read ? std::string_view(*read) : std::string_view(), '\n')) {
     constexpr std::string_view kInclude = "include";
     const std::string_view words = trimmed(line);
     if (!words.starts_with(kInclude) || depth == 3) continue;
@@ -63,7 +65,8 @@ std::string plugstack(const std::string& path, unsigned depth = 0) {
     if (!pattern.starts_with('/')) pattern = path.substr(0, path.rfind('/') + 1) + pattern;
     glob_t found{};
     if (::glob(pattern.c_str(), 0, nullptr, &found) == 0) {
-      for (std::size_t i = 0; i < found.gl_pathc; ++i) text += "\n" + plugstack(found.gl_pathv[i], depth + 1);
+      for (std::size_t i = 0; i < found.gl_pathc; ++i)
+        text += "\n" + plugstack(found.gl_pathv[i], depth + 1);
     }
     ::globfree(&found);
   }
@@ -110,8 +113,8 @@ class Answer final : public HttpHandler {
 
 Finding examine_programs() {
   constexpr char kPrograms[] = "programs";
-  for (const char* name :
-       {"import", "layer-writer", "layer-verifier", "fuse", "user-source", "save", "container-helper", "agent"}) {
+  for (const char* name : {"import", "layer-writer", "layer-verifier", "fuse", "user-source",
+                           "save", "container-helper", "agent"}) {
     const std::string path = own_program(name);
     struct stat status {};
     if (::stat(path.c_str(), &status) != 0 || ::access(path.c_str(), X_OK) != 0) {
@@ -133,9 +136,11 @@ Finding examine_programs() {
 
 Finding examine_service_user() {
   const passwd* user = ::getpwnam("spank-container");
-  constexpr char kCure[] = "for Slurm jobs: useradd --system --no-create-home --shell /usr/sbin/nologin spank-container";
+  constexpr char kCure[] =
+      "for Slurm jobs: useradd --system --no-create-home --shell /usr/sbin/nologin spank-container";
   if (user == nullptr) return {"service user", Verdict::warning, "no user spank-container", kCure};
-  if (user->pw_uid == 0) return {"service user", Verdict::failed, "spank-container is root", "give it a UID of its own"};
+  if (user->pw_uid == 0)
+    return {"service user", Verdict::failed, "spank-container is root", "give it a UID of its own"};
   return {"service user", Verdict::ok, "spank-container, uid " + std::to_string(user->pw_uid), ""};
 }
 
@@ -147,57 +152,65 @@ Finding examine_node_store() {
     bool of_service_user;
     mode_t mode;
   };
-  static constexpr StorePart kWanted[] = {{"", false, 0755},
-                                       {"/layers", false, 0755},
-                                       {"/layers/sha256", false, 0750},
-                                       {"/records", false, 0750},
-                                       {"/names", false, 0755},
-                                       {"/grants", false, 0750},
-                                       {"/images", true, 0700}};
+  static constexpr StorePart kWanted[] = {
+      {"", false, 0755},         {"/layers", false, 0755}, {"/layers/sha256", false, 0750},
+      {"/records", false, 0750}, {"/names", false, 0755},  {"/grants", false, 0750},
+      {"/images", true, 0700}};
   for (const StorePart& wanted : kWanted) {
     const std::string path = std::string(SPC_STORE_DIR) + wanted.path;
     struct stat status {};
-    if ((path == SPC_STORE_DIR ? ::stat : ::lstat)(path.c_str(), &status) != 0) {  // the site may have moved it by a link
+    if ((path == SPC_STORE_DIR ? ::stat : ::lstat)(path.c_str(), &status) !=
+        0) {  // the site may have moved it by a link
       return {kWhat, Verdict::warning, formatted("{}: {}", path, std::strerror(errno)),
               "for Slurm jobs: start slurmd, which creates the store"};
     }
     const uid_t owner = wanted.of_service_user && user != nullptr ? user->pw_uid : 0;
-    if (!S_ISDIR(status.st_mode) || status.st_uid != owner || (status.st_mode & 07777) != wanted.mode) {
-      return {kWhat, Verdict::failed, path + " has a wrong owner or mode", "restart slurmd, which corrects them"};
+    if (!S_ISDIR(status.st_mode) || status.st_uid != owner ||
+        (status.st_mode & 07777) != wanted.mode) {
+      return {kWhat, Verdict::failed, path + " has a wrong owner or mode",
+              "restart slurmd, which corrects them"};
     }
   }
   const auto trusted = open_trusted_directory(SPC_STORE_DIR, "store");
   if (!trusted) {
-    return {kWhat, Verdict::failed, trusted.error().message(), "let only root write to the directories that lead to the store"};
+    return {kWhat, Verdict::failed, trusted.error().message(),
+            "let only root write to the directories that lead to the store"};
   }
   const std::unique_ptr<char, decltype(&::free)> real(::realpath(SPC_STORE_DIR, nullptr), ::free);
   const bool is_moved = real && real.get() != std::string_view(SPC_STORE_DIR);
-  return {kWhat, Verdict::ok, free_space(SPC_STORE_DIR) + (is_moved ? formatted(", in {}", real.get()) : ""), ""};
+  return {kWhat, Verdict::ok,
+          free_space(SPC_STORE_DIR) + (is_moved ? formatted(", in {}", real.get()) : ""), ""};
 }
 
 Finding examine_shared_store() {
   constexpr char kShared[] = "shared store";
   const auto config = read_config(SPC_CONFIG_FILE);
-  if (!config || config->shared.directory.empty()) return {kShared, Verdict::ok, "none: [shared] directory is not set", ""};
+  if (!config || config->shared.directory.empty())
+    return {kShared, Verdict::ok, "none: [shared] directory is not set", ""};
   const std::string& directory = config->shared.directory;
   struct stat status {};
-  const int err = ::stat(directory.c_str(), &status) != 0 ? errno : !S_ISDIR(status.st_mode) ? ENOTDIR : 0;
+  const int err = ::stat(directory.c_str(), &status) != 0 ? errno
+                  : !S_ISDIR(status.st_mode)              ? ENOTDIR
+                                                          : 0;
   if (err != 0) {
     return {kShared, Verdict::warning, formatted("{}: {}", directory, std::strerror(err)),
             "mount its file system, or correct [shared] directory in config.toml"};
   }
   const passwd* const user = ::getpwnam("spank-container");
   if (user == nullptr || status.st_uid != user->pw_uid || (status.st_mode & 077) != 0) {
-    return {kShared, Verdict::warning, directory + ": the service user is not its owner, or others can enter it",
-            formatted("chown spank-container {0}; chmod 0700 {0}; the service user needs the same uid on all nodes", directory)};
+    return {kShared, Verdict::warning,
+            directory + ": the service user is not its owner, or others can enter it",
+            formatted("chown spank-container {0}; chmod 0700 {0}; the service user needs the same "
+                      "uid on all nodes",
+                      directory)};
   }
   return {kShared, Verdict::ok, directory, ""};
 }
 
 Finding examine_plugin() {
   constexpr char kWhat[] = "Slurm plugin";
-  for (const char* path : {"/etc/slurm/plugstack.conf", "/etc/slurm-llnl/plugstack.conf", "/usr/local/etc/plugstack.conf",
-                           "/run/slurm/conf/plugstack.conf"}) {
+  for (const char* path : {"/etc/slurm/plugstack.conf", "/etc/slurm-llnl/plugstack.conf",
+                           "/usr/local/etc/plugstack.conf", "/run/slurm/conf/plugstack.conf"}) {
     const std::string text = plugstack(path);
     const std::string name = plugin_named_in(text, "spank_container.so");
     const std::string pyxis = plugin_named_in(text, "spank_pyxis.so");
@@ -218,8 +231,10 @@ Finding examine_plugin() {
               formatted("{} names {}, which is not in Slurm's plugin directory", path, name),
               "install it there, or give its path"};
     }
-    // Slurm's own functions are missing here; as in slurmd, they are looked up when they are called.
-    const std::unique_ptr<void, int (*)(void*)> loaded(::dlopen(plugin.c_str(), RTLD_LAZY), ::dlclose);
+    // Slurm's own functions are missing here; as in slurmd, they are looked up when they are
+    // called.
+    const std::unique_ptr<void, int (*)(void*)> loaded(::dlopen(plugin.c_str(), RTLD_LAZY),
+                                                       ::dlclose);
     const char* reason = loaded ? "" : ::dlerror();
     if (!loaded && std::strstr(reason, "undefined symbol: s") == nullptr) {
       return {kWhat, Verdict::failed, reason, "install libspank_container.so.1 and run ldconfig"};
@@ -234,30 +249,40 @@ std::vector<Finding> examine_own_store(const Places& places) {
   constexpr char kWhat[] = "your store";
   const auto store = make_own_store(places);
   if (!store)
-    return {{kWhat, Verdict::failed, store.error().message(), "set XDG_DATA_HOME to a writable directory"}};
+    return {{kWhat, Verdict::failed, store.error().message(),
+             "set XDG_DATA_HOME to a writable directory"}};
   struct stat status {};
-  if (::fstat(store->get(), &status) != 0 || status.st_uid != ::geteuid() || (status.st_mode & 022) != 0) {
-    return {{kWhat, Verdict::failed, places.store + " is accessible to other users", "chmod go-w " + places.store}};
+  if (::fstat(store->get(), &status) != 0 || status.st_uid != ::geteuid() ||
+      (status.st_mode & 022) != 0) {
+    return {{kWhat, Verdict::failed, places.store + " is accessible to other users",
+             "chmod go-w " + places.store}};
   }
-  const UniqueFd nameless(::openat(store->get(), "layers/sha256", O_TMPFILE | O_RDWR | O_CLOEXEC, 0600));
+  const UniqueFd nameless(
+      ::openat(store->get(), "layers/sha256", O_TMPFILE | O_RDWR | O_CLOEXEC, 0600));
   if (!nameless) {
-    return {
-        {kWhat, Verdict::failed, formatted("{}: {}", places.store, std::strerror(errno)),
-         "set XDG_DATA_HOME to a directory on a local disk: this file system does not support unnamed files"}};
+    return {{kWhat, Verdict::failed, formatted("{}: {}", places.store, std::strerror(errno)),
+             "set XDG_DATA_HOME to a directory on a local disk: this file system does not support "
+             "unnamed files"}};
   }
   return {{kWhat, Verdict::ok, free_space(places.store), ""}};
 }
 
 std::vector<Finding> examine_node() {
-  return {examine_programs(), examine_service_user(), examine_node_store(), examine_shared_store(), examine_plugin()};
+  return {examine_programs(), examine_service_user(), examine_node_store(), examine_shared_store(),
+          examine_plugin()};
 }
 
 Finding examine_config(const std::string& path) {
   const auto config = read_config(path);
-  if (!config) return {"config.toml", Verdict::failed, config.error().message(), "fix it: see spank-container.conf(5)"};
+  if (!config)
+    return {"config.toml", Verdict::failed, config.error().message(),
+            "fix it: see spank-container.conf(5)"};
   const auto mounts = site_mounts(config->site, UsersMounts::yes);
-  if (!mounts) return {"config.toml", Verdict::failed, mounts.error().message(), "fix it: see spank-container.conf(5)"};
-  return {"config.toml", Verdict::ok, ::access(path.c_str(), F_OK) == 0 ? path : path + " is missing: defaults", ""};
+  if (!mounts)
+    return {"config.toml", Verdict::failed, mounts.error().message(),
+            "fix it: see spank-container.conf(5)"};
+  return {"config.toml", Verdict::ok,
+          ::access(path.c_str(), F_OK) == 0 ? path : path + " is missing: defaults", ""};
 }
 
 Finding examine_registry(const std::string& config_path, const std::string& wanted) {
@@ -269,9 +294,11 @@ Finding examine_registry(const std::string& config_path, const std::string& want
   ImageReference reference;
   reference.registry = registry;
   HttpRequest request;
-  request.url = std::string(settings.insecure ? "http://" : "https://") + reference.api_host() + "/v2/";
+  request.url =
+      std::string(settings.insecure ? "http://" : "https://") + reference.api_host() + "/v2/";
   request.ca = settings.ca;
-  auto http = HttpClient::create({.connect = std::chrono::seconds(5), .stall = std::chrono::seconds(5)});
+  auto http =
+      HttpClient::create({.connect = std::chrono::seconds(5), .stall = std::chrono::seconds(5)});
   if (!http) return {what, Verdict::failed, http.error().message(), ""};
   Answer answer;
   auto started = (*http)->start(request, answer);
@@ -283,7 +310,8 @@ Finding examine_registry(const std::string& config_path, const std::string& want
   }
   // Without credentials most say 401 here, which is what a registry has to say.
   if (answer.status == 200 || answer.status == 401) return {what, Verdict::ok, "answers", ""};
-  return {what, Verdict::warning, "answers with status " + std::to_string(answer.status), "is it a registry?"};
+  return {what, Verdict::warning, "answers with status " + std::to_string(answer.status),
+          "is it a registry?"};
 }
 
 }  // namespace spc::tool

@@ -20,15 +20,19 @@ std::string comma_separated(const std::vector<std::string>& texts) {
 Finding examine_image_way() {
   constexpr char kWhat[] = "image sources";
   const auto config = read_config(SPC_CONFIG_FILE);
-  if (!config) return {kWhat, Finding::Verdict::warning, config.error().message(), "the administrator: scontainer doctor --node"};
+  if (!config)
+    return {kWhat, Finding::Verdict::warning, config.error().message(),
+            "the administrator: scontainer doctor --node"};
   std::string way = "the node's store";
-  if (examine_node_store().verdict != Finding::Verdict::ok) way += " (not ready: see scontainer doctor)";
+  if (examine_node_store().verdict != Finding::Verdict::ok)
+    way += " (not ready: see scontainer doctor)";
   // What is wrong, and what to do; empty: nothing.
   const auto wrong = answer_before(std::chrono::steady_clock::now() + std::chrono::seconds(3), [] {
     const Finding found = examine_shared_store();
     return found.verdict == Finding::Verdict::ok ? std::string() : found.detail + "\n" + found.cure;
   });
-  const std::string shared = wrong.value_or("no answer in time\nlook for a file system that does not answer");
+  const std::string shared =
+      wrong.value_or("no answer in time\nlook for a file system that does not answer");
   const std::size_t end = std::min(shared.find('\n'), shared.size());
   if (!config->shared.directory.empty()) {
     way += formatted(", then shared store {}{}", config->shared.directory,
@@ -36,10 +40,12 @@ Finding examine_image_way() {
   }
   for (const auto& [registry, settings] : config->registries) {
     if (settings.mirrors.empty() || settings.blocked) continue;
-    way += formatted(", then for images of {} mirrors {}", registry, comma_separated(settings.mirrors));
+    way += formatted(", then for images of {} mirrors {}", registry,
+                     comma_separated(settings.mirrors));
   }
   if (shared.empty()) return {kWhat, Finding::Verdict::ok, way + ", then the registry", ""};
-  return {kWhat, Finding::Verdict::warning, way + ", then the registry", shared.substr(std::min(end + 1, shared.size()))};
+  return {kWhat, Finding::Verdict::warning, way + ", then the registry",
+          shared.substr(std::min(end + 1, shared.size()))};
 }
 
 }  // namespace spc::tool

@@ -9,7 +9,8 @@ namespace {
 constexpr std::size_t kEnough = 16;
 
 /// "07-12" or "7", with the zeros of its first number.
-void add_range(std::vector<std::string>& nodes, std::string_view before, std::string_view range, std::string_view behind) {
+void add_range(std::vector<std::string>& nodes, std::string_view before, std::string_view range,
+               std::string_view behind) {
   unsigned first = 0;
   const std::string_view begin = range.substr(0, range.find('-'));
   if (std::from_chars(begin.data(), begin.data() + begin.size(), first).ec != std::errc()) return;

@@ -16,12 +16,14 @@ struct StoreState {
   std::optional<std::uint64_t> layers;
   std::optional<std::uint64_t> containers;  ///< with a name, of all users
   std::uint64_t layer_bytes = 0;            ///< of their files
-  std::uint64_t spool_bytes = 0;            ///< of blobs that relays keep for other nodes, in nameless files; root alone sees them
+  std::uint64_t spool_bytes =
+      0;  ///< of blobs that relays keep for other nodes, in nameless files; root alone sees them
 };
 
 Result<StoreState> state_of_store(const std::string& path);
 
-/// How many of its layers are squashfs, not erofs, and cannot be copied for a user; nothing if the caller may not read them.
+/// How many of its layers are squashfs, not erofs, and cannot be copied for a user; nothing if the
+/// caller may not read them.
 std::optional<std::uint64_t> squashfs_layers(const std::string& path);
 
 }  // namespace spc::tool

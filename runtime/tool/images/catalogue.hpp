@@ -7,8 +7,8 @@
 
 namespace spc::tool {
 
-/// An image that the site recommends: `NAME.toml` in the directory catalogue.d beside the site's config.toml, with the keys `image`,
-/// what --container-image takes, and `description`, one line.
+/// An image that the site recommends: `NAME.toml` in the directory catalogue.d beside the site's
+/// config.toml, with the keys `image`, what --container-image takes, and `description`, one line.
 struct CatalogueEntry {
   std::string name;
   std::string image;

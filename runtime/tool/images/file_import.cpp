@@ -35,12 +35,14 @@ Result<Part> squashfs_in(int file) {
   struct stat status {};
   if (::fstat(file, &status) != 0) return Error::from_errno(errno, "look at the file");
   const auto size = static_cast<std::uint64_t>(status.st_size);
-  const std::string head = SPC_TRY(read_bytes(file, 0, std::max(SifTable::kHeaderBytes, SquashfsSuper::kBytes)));
+  const std::string head =
+      SPC_TRY(read_bytes(file, 0, std::max(SifTable::kHeaderBytes, SquashfsSuper::kBytes)));
   Part part{.offset = 0, .size = size};
   if (looks_like_sif(std::as_bytes(std::span(head)))) {
     const auto table = SPC_TRY(parse_sif_header(std::as_bytes(std::span(head)), size));
     const std::string contents = SPC_TRY(read_bytes(file, table.offset, table.size));
-    part = SPC_TRY(find_sif_root(std::as_bytes(std::span(contents)), size, Platform::host().architecture));
+    part = SPC_TRY(
+        find_sif_root(std::as_bytes(std::span(contents)), size, Platform::host().architecture));
   } else if (!looks_like_squashfs(std::as_bytes(std::span(head)))) {
     return Error(ErrorKind::invalid, "it is neither a SIF nor a squashfs file");
   }
@@ -57,7 +59,8 @@ Result<Digest> copy_into_store(int store, int file, const Part& part) {
   Sha256 hash;
   std::vector<std::byte> buffer(1 << 20);
   for (std::uint64_t at = 0; at < part.size;) {
-    const auto wanted = static_cast<std::size_t>(std::min<std::uint64_t>(buffer.size(), part.size - at));
+    const auto wanted =
+        static_cast<std::size_t>(std::min<std::uint64_t>(buffer.size(), part.size - at));
     const ssize_t got = ::pread(file, buffer.data(), wanted, static_cast<off_t>(part.offset + at));
     if (got < 0 && errno == EINTR) continue;
     if (got < 0) return Error::from_errno(errno, "read the file");
@@ -68,10 +71,12 @@ Result<Digest> copy_into_store(int store, int file, const Part& part) {
     at += static_cast<std::uint64_t>(got);
   }
   const Digest digest = hash.finish();
-  if (::fsync(copy.get()) != 0) return Error::from_errno(errno, "write into the user's image store");
+  if (::fsync(copy.get()) != 0)
+    return Error::from_errno(errno, "write into the user's image store");
   const std::string itself = "/proc/self/fd/" + std::to_string(copy.get());
   const std::string name = store_layout::layer_file(digest);
-  if (::linkat(AT_FDCWD, itself.c_str(), layers.get(), name.c_str(), AT_SYMLINK_FOLLOW) != 0 && errno != EEXIST) {
+  if (::linkat(AT_FDCWD, itself.c_str(), layers.get(), name.c_str(), AT_SYMLINK_FOLLOW) != 0 &&
+      errno != EEXIST) {
     return Error::from_errno(errno, "publish a file in the user's image store");
   }
   return digest;

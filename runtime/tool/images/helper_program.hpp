@@ -14,8 +14,10 @@ class HelperProgram {
  public:
   enum class Environment { empty, ours };
 
-  /// `descriptors[i]` becomes descriptor 3+i of the program; 0 and 1 are /dev/null, 2 is ours; there are no others.
-  static Result<HelperProgram> start(const std::string& path, const std::vector<std::string>& arguments,
+  /// `descriptors[i]` becomes descriptor 3+i of the program; 0 and 1 are /dev/null, 2 is ours;
+  /// there are no others.
+  static Result<HelperProgram> start(const std::string& path,
+                                     const std::vector<std::string>& arguments,
                                      const std::vector<int>& descriptors, Environment environment);
 
   HelperProgram() = default;

@@ -19,7 +19,8 @@
 namespace spc::tool {
 namespace {
 
-static_assert(kFuseDevice == 3 && kFuseImage == 4 && kFuseStatus == 5, "descriptors are passed in this order");
+static_assert(kFuseDevice == 3 && kFuseImage == 4 && kFuseStatus == 5,
+              "descriptors are passed in this order");
 
 Result<UniqueFd> open_directory(int parent, const char* name) {
   UniqueFd directory(::openat(parent, name, O_PATH | O_DIRECTORY | O_CLOEXEC));
@@ -37,13 +38,16 @@ Result<void> make_directory(int parent, const char* name, mode_t mode) {
 /// From here on the directory is a tmpfs that only we see.
 Result<UniqueFd> make_workspace(const std::string& place, const WritableLayer& writable) {
   const std::string options = "mode=0755,size=" + writable.size;
-  if (::mount("spank-container", place.c_str(), "tmpfs", MS_NOSUID | MS_NODEV, options.c_str()) != 0) {
+  if (::mount("spank-container", place.c_str(), "tmpfs", MS_NOSUID | MS_NODEV, options.c_str()) !=
+      0) {
     return Error::from_errno(errno, "mount a tmpfs");
   }
   auto workspace = SPC_TRY(open_directory(AT_FDCWD, place.c_str()));
-  for (const char* name : {"root", "up", "work", "empty", "kept"}) SPC_TRY(make_directory(workspace.get(), name, 0755));
+  for (const char* name : {"root", "up", "work", "empty", "kept"})
+    SPC_TRY(make_directory(workspace.get(), name, 0755));
   SPC_TRY(make_directory(workspace.get(), "tmp", 01777));
-  if (::fchmodat(workspace.get(), "tmp", 01777, 0) != 0) return Error::from_errno(errno, "prepare /tmp");
+  if (::fchmodat(workspace.get(), "tmp", 01777, 0) != 0)
+    return Error::from_errno(errno, "prepare /tmp");
   return workspace;
 }
 
@@ -51,19 +55,24 @@ Result<UniqueFd> make_workspace(const std::string& place, const WritableLayer& w
 Result<HelperProgram> mount_layer(const SquashfsFile& layer, const std::string& name) {
   // The device belongs to the user namespace in which it is opened, and so must the mount.
   const UniqueFd device(::open("/dev/fuse", O_RDWR | O_CLOEXEC));
-  if (!device) return Error::from_errno(errno, "open \"/dev/fuse\"").hint("run scontainer doctor for the fix");
+  if (!device)
+    return Error::from_errno(errno, "open \"/dev/fuse\"").hint("run scontainer doctor for the fix");
   auto [ours, theirs] = SPC_TRY(socket_pair());
   auto server = SPC_TRY(HelperProgram::start(own_program("fuse"), {std::to_string(layer.offset)},
-                                             {device.get(), layer.file.get(), theirs.get()}, HelperProgram::Environment::empty));
+                                             {device.get(), layer.file.get(), theirs.get()},
+                                             HelperProgram::Environment::empty));
   theirs.reset();
   FuseStatus status;
   SPC_TRY_DURING("serve a layer", receive_struct(ours.get(), status));
   if (status.error.is_set()) return status.error.error();
 
   SPC_TRY(make_directory(AT_FDCWD, name.c_str(), 0700));
-  const std::string options = "fd=" + std::to_string(device.get()) + ",rootmode=40000,user_id=" + std::to_string(::geteuid()) +
-                              ",group_id=" + std::to_string(::getegid()) + ",allow_other,default_permissions";
-  if (::mount("spank-container", name.c_str(), "fuse", MS_RDONLY | MS_NOSUID | MS_NODEV, options.c_str()) != 0) {
+  const std::string options = "fd=" + std::to_string(device.get()) +
+                              ",rootmode=40000,user_id=" + std::to_string(::geteuid()) +
+                              ",group_id=" + std::to_string(::getegid()) +
+                              ",allow_other,default_permissions";
+  if (::mount("spank-container", name.c_str(), "fuse", MS_RDONLY | MS_NOSUID | MS_NODEV,
+              options.c_str()) != 0) {
     return Error::from_errno(errno, "mount a layer through FUSE");
   }
   SPC_TRY_DURING("serve a layer", send_struct(ours.get(), FuseOrder::begin));
@@ -78,8 +87,8 @@ Result<void> mount_directory(int directory, const std::string& name) {
   struct stat wanted {};
   struct stat found {};
   const std::string link = "/proc/self/fd/" + std::to_string(directory);
-  if (::readlink(link.c_str(), path.data(), path.size() - 1) < 0 || ::fstat(directory, &wanted) != 0 ||
-      ::stat(path.data(), &found) != 0) {
+  if (::readlink(link.c_str(), path.data(), path.size() - 1) < 0 ||
+      ::fstat(directory, &wanted) != 0 || ::stat(path.data(), &found) != 0) {
     return Error::from_errno(errno, "stat the image directory");
   }
   if (found.st_dev != wanted.st_dev || found.st_ino != wanted.st_ino) {
@@ -92,7 +101,9 @@ Result<void> mount_directory(int directory, const std::string& name) {
   return {};
 }
 
-bool keeps(const WritableLayer& writable) { return writable.wanted && writable.keep && !writable.directory.empty(); }
+bool keeps(const WritableLayer& writable) {
+  return writable.wanted && writable.keep && !writable.directory.empty();
+}
 
 /// Two file systems that write into one directory would each not see what the other does.
 Result<UniqueFd> lock_kept(const std::string& path) {
@@ -117,15 +128,17 @@ Result<void> mount_kept(const std::string& path) {
   return make_directory(AT_FDCWD, "kept/work", 0755);
 }
 
-/// With `userxattr`, as everything here is without privilege. Renaming a directory of the image is EXDEV then, which mv, dpkg
-/// and pip answer by copying it.
+/// With `userxattr`, as everything here is without privilege. Renaming a directory of the image is
+/// EXDEV then, which mv, dpkg and pip answer by copying it.
 Result<bool> mount_overlay(std::size_t layers, const WritableLayer& writable) {
   const bool shows_kept = !writable.directory.empty() && !keeps(writable);
   std::string lower = "lowerdir=";
   if (shows_kept) lower += "kept/up:";
   for (std::size_t i = layers; i-- > 0;) lower += std::to_string(i) + ":";
-  const std::string upper = keeps(writable) ? ",upperdir=kept/up,workdir=kept/work" : ",upperdir=up,workdir=work";
-  // Overlayfs wants a lower layer even for an image that has none, two when there is no upper one, and never more than 500.
+  const std::string upper =
+      keeps(writable) ? ",upperdir=kept/up,workdir=kept/work" : ",upperdir=up,workdir=work";
+  // Overlayfs wants a lower layer even for an image that has none, two when there is no upper one,
+  // and never more than 500.
   std::size_t count = layers + (shows_kept ? 1 : 0);
   const auto mount_with = [&](std::size_t least, const std::string& more) {
     for (; count < least; ++count) lower += count + 1 < least ? "up:" : "empty:";
@@ -136,8 +149,9 @@ Result<bool> mount_overlay(std::size_t layers, const WritableLayer& writable) {
   if (writable.wanted && (errno != EINVAL || keeps(writable))) {
     const int err = errno;
     auto error = Error::from_errno(err, "mount the container's file system");
-    return keeps(writable) ? std::move(error).hint("changes need a local file system: ext4, xfs, btrfs")
-                           : std::move(error);
+    return keeps(writable)
+               ? std::move(error).hint("changes need a local file system: ext4, xfs, btrfs")
+               : std::move(error);
   }
   if (!mount_with(2, "")) return Error::from_errno(errno, "mount the container's file system");
   return false;
@@ -153,7 +167,8 @@ Result<void> add_data(MountedImage& image, UniqueFd file) {
   return {};
 }
 
-Result<MountedImage> mount_image(ImageFiles files, const std::string& place, const WritableLayer& wanted) {
+Result<MountedImage> mount_image(ImageFiles files, const std::string& place,
+                                 const WritableLayer& wanted) {
   MountedImage image;
   WritableLayer writable = wanted;
   const UniqueFd before(::open(".", O_PATH | O_DIRECTORY | O_CLOEXEC));
@@ -174,7 +189,8 @@ Result<MountedImage> mount_image(ImageFiles files, const std::string& place, con
   if (!writable.directory.empty()) SPC_TRY(mount_kept(writable.directory));
   image.writable = SPC_TRY(mount_overlay(files.directory ? 1 : files.layers.size(), writable));
   image.root = SPC_TRY(open_directory(workspace.get(), "root"));
-  if (before && ::fchdir(before.get()) != 0) return Error::from_errno(errno, "return to the work directory");
+  if (before && ::fchdir(before.get()) != 0)
+    return Error::from_errno(errno, "return to the work directory");
   return image;
 }
 

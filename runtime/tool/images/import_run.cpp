@@ -31,12 +31,15 @@ static_assert(kImportSocket == 3 && kImportSource == 4 && kImportStore == 5 &&
                   kUserSourceSocket == 3,
               "descriptors are passed in this order");
 
-Result<void> answer(int import, ImportMessageKind kind, const Digest& digest = {}, std::span<const int> passed = {}) {
+Result<void> answer(int import, ImportMessageKind kind, const Digest& digest = {},
+                    std::span<const int> passed = {}) {
   return send_struct(import, ImportMessage{.kind = kind, .digest = digest}, passed);
 }
 
 Result<void> refuse(int import, const Digest& digest, const Error& why) {
-  return send_struct(import, ImportMessage{.kind = ImportMessageKind::refused, .digest = digest, .error = WireError(why)});
+  return send_struct(
+      import,
+      ImportMessage{.kind = ImportMessageKind::refused, .digest = digest, .error = WireError(why)});
 }
 
 /// The agent's publisher for a store of one's own, in a child of this process.
@@ -59,27 +62,33 @@ class Publisher {
 };
 
 Result<void> Publisher::make_layer(const std::string& order) {
-  const UniqueFd layers(::openat(store_, store_layout::kLayers, O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  const UniqueFd layers(
+      ::openat(store_, store_layout::kLayers, O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   UniqueFd file(::openat(layers.get(), ".", O_TMPFILE | O_RDWR | O_CLOEXEC, 0444));
   if (!file) {
     const int err = errno;
     auto error = Error::from_errno(err, "create a layer in the user's image store");
     if (err != EOPNOTSUPP && err != EISDIR) return error;
-    return std::move(error).hint("its file system does not support unnamed files (NFS): set XDG_DATA_HOME to a local directory");
+    return std::move(error).hint(
+        "its file system does not support unnamed files (NFS): set XDG_DATA_HOME to a local "
+        "directory");
   }
   auto [input, input_end] = SPC_TRY(make_pipe());
   auto [report_end, report] = SPC_TRY(socket_pair());
   auto [below, below_end] = SPC_TRY(socket_pair());
   (void)::fcntl(input_end.get(), F_SETPIPE_SZ, kLayerPipe);
-  auto writer = SPC_TRY(HelperProgram::start(own_program("layer-writer"), {order}, {file.get(), report.get(), below.get(), input.get()},
+  auto writer = SPC_TRY(HelperProgram::start(own_program("layer-writer"), {order},
+                                             {file.get(), report.get(), below.get(), input.get()},
                                              HelperProgram::Environment::empty));
   const int ends[] = {input_end.get(), report_end.get(), below_end.get()};
   SPC_TRY(answer(import_.get(), ImportMessageKind::writer, {}, ends));
   for (UniqueFd* end : {&input, &input_end, &report, &report_end, &below, &below_end}) end->reset();
   ImportMessage message;
   SPC_TRY(receive_struct(import_.get(), message));
-  message = {.kind = ImportMessageKind::ended, .done = static_cast<std::uint64_t>(writer.wait_status().raw())};
-  const UniqueFd layer(::open(("/proc/self/fd/" + std::to_string(file.get())).c_str(), O_RDONLY | O_CLOEXEC));
+  message = {.kind = ImportMessageKind::ended,
+             .done = static_cast<std::uint64_t>(writer.wait_status().raw())};
+  const UniqueFd layer(
+      ::open(("/proc/self/fd/" + std::to_string(file.get())).c_str(), O_RDONLY | O_CLOEXEC));
   if (!layer) return Error::from_errno(errno, "open a layer of the user's image store");
   file.reset();
   const int passed[] = {layer.get()};
@@ -92,12 +101,18 @@ Result<void> Publisher::make_layer(const std::string& order) {
 Result<void> Publisher::publish(const Digest& blob, int layer) const {
   const std::string program = own_program("layer-verifier");
   if (::access(program.c_str(), X_OK) == 0) {
-    const int code = SPC_TRY(HelperProgram::start(program, {}, {layer}, HelperProgram::Environment::empty)).wait();
-    if (code != 0) return Error(ErrorKind::corrupt, code == 1 ? "not a layer written by the converter" : "the layer verifier failed");
+    const int code =
+        SPC_TRY(HelperProgram::start(program, {}, {layer}, HelperProgram::Environment::empty))
+            .wait();
+    if (code != 0)
+      return Error(ErrorKind::corrupt, code == 1 ? "not a layer written by the converter"
+                                                 : "the layer verifier failed");
   }
   const std::string itself = "/proc/self/fd/" + std::to_string(layer);
   if (::fdatasync(layer) == 0 &&
-      (::linkat(AT_FDCWD, itself.c_str(), store_, store_layout::layer_path(blob).c_str(), AT_SYMLINK_FOLLOW) == 0 || errno == EEXIST))
+      (::linkat(AT_FDCWD, itself.c_str(), store_, store_layout::layer_path(blob).c_str(),
+                AT_SYMLINK_FOLLOW) == 0 ||
+       errno == EEXIST))
     return {};
   return Error::from_errno(errno, "publish layer " + blob.str());
 }
@@ -105,11 +120,13 @@ Result<void> Publisher::publish(const Digest& blob, int layer) const {
 Result<void> Publisher::put() {
   ImportMessage message;
   SPC_TRY(receive_struct(import_.get(), message));
-  if (message.total > ImageRecordHeader::kMaxBytes) return Error(ErrorKind::invalid, "write into the store: it is too large");
+  if (message.total > ImageRecordHeader::kMaxBytes)
+    return Error(ErrorKind::invalid, "write into the store: it is too large");
   std::string bytes;
   for (ImportBytes piece{}; bytes.size() < message.total;) {
     SPC_TRY(receive_struct(import_.get(), piece));
-    bytes.append(piece.bytes, std::min<std::size_t>(sizeof piece.bytes, message.total - bytes.size()));
+    bytes.append(piece.bytes,
+                 std::min<std::size_t>(sizeof piece.bytes, message.total - bytes.size()));
   }
   OwnStoreKeeper keeper(store_);
   std::optional<std::uint32_t> uid;
@@ -122,7 +139,8 @@ Result<void> Publisher::put() {
 /// One run of `import`, and of what it needs of us.
 class ImportRun {
  public:
-  ImportRun(int store, std::string image, PullDisplay& display) : store_(store), image_(std::move(image)), display_(display) {}
+  ImportRun(int store, std::string image, PullDisplay& display)
+      : store_(store), image_(std::move(image)), display_(display) {}
 
   Result<void> start(const ImportRequest& request);
   Result<Digest> serve();
@@ -185,11 +203,17 @@ Result<void> ImportRun::on_message() {
         .hint("try again; run scontainer doctor to find the reason");
   }
   switch (message.kind) {
-    case ImportMessageKind::progress: display_.write(LogLevel::info, message.text.view()); return {};
-    case ImportMessageKind::warning: display_.write(LogLevel::warning, message.text.view()); return {};
+    case ImportMessageKind::progress:
+      display_.write(LogLevel::info, message.text.view());
+      return {};
+    case ImportMessageKind::warning:
+      display_.write(LogLevel::warning, message.text.view());
+      return {};
     case ImportMessageKind::meter: display_.meter(message.done, message.total); return {};
     case ImportMessageKind::config:
-      if (!descriptors->empty()) image_config_ = SPC_TRY(read_file(descriptors->front().get(), ImageRecordHeader::kMaxBytes));
+      if (!descriptors->empty())
+        image_config_ =
+            SPC_TRY(read_file(descriptors->front().get(), ImageRecordHeader::kMaxBytes));
       return {};
     case ImportMessageKind::object: return start_publisher(message.text.str());
     case ImportMessageKind::evict: return evict(message.digest);
@@ -199,11 +223,13 @@ Result<void> ImportRun::on_message() {
   }
 }
 
-/// `import` asks something of the user's side for the first time: from now on `user-source` answers.
+/// `import` asks something of the user's side for the first time: from now on `user-source`
+/// answers.
 Result<void> ImportRun::on_question() {
   const std::string program = own_program("user-source");
   if (::access(program.c_str(), X_OK) == 0) {
-    user_source_ = SPC_TRY(HelperProgram::start(program, {image_}, {questions_.get()}, HelperProgram::Environment::ours));
+    user_source_ = SPC_TRY(HelperProgram::start(program, {image_}, {questions_.get()},
+                                                HelperProgram::Environment::ours));
   }
   questions_.reset();
   return {};
@@ -223,13 +249,15 @@ Result<void> ImportRun::start_publisher(const std::string& order) {
 Result<void> ImportRun::evict(const Digest& blob) {
   const auto removed = remove_layer(store_, blob);
   if (!removed) return refuse(socket_.get(), blob, removed.error());
-  return *removed ? answer(socket_.get(), ImportMessageKind::obeyed, blob)
-                  : refuse(socket_.get(), blob, Error(ErrorKind::unavailable, "the layer is in use"));
+  return *removed
+             ? answer(socket_.get(), ImportMessageKind::obeyed, blob)
+             : refuse(socket_.get(), blob, Error(ErrorKind::unavailable, "the layer is in use"));
 }
 
 }  // namespace
 
-Result<Digest> import_into_own_store(int store, const ImportRequest& request, PullDisplay& display) {
+Result<Digest> import_into_own_store(int store, const ImportRequest& request,
+                                     PullDisplay& display) {
   ImportRun run(store, request.image, display);
   SPC_TRY(run.start(request));
   return run.serve();

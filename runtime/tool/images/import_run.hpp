@@ -24,7 +24,8 @@ struct SourceImage {
 /// Stores nothing: `request` says so.
 Result<SourceImage> look_at_source(int store, const ImportRequest& request, PullDisplay& display);
 
-/// Brings it into the site's shared store, as the service user: the calling process is that. `request` says so.
+/// Brings it into the site's shared store, as the service user: the calling process is that.
+/// `request` says so.
 Result<Digest> import_into_shared_store(const ImportRequest& request, PullDisplay& display);
 
 }  // namespace spc::tool

@@ -8,11 +8,13 @@ namespace spc::tool {
 
 Result<OpenedImage> open_stored_image(int store, const ListedImage& image) {
   if (!image.record)
-    return Error(ErrorKind::refused, formatted("use image {}: permission denied for its record", image.digest.str()));
+    return Error(ErrorKind::refused,
+                 formatted("use image {}: permission denied for its record", image.digest.str()));
   OpenedImage opened;
   opened.name = image.names.empty() ? image.digest.str() : image.names.front().name;
   opened.settings = image.record->settings;
-  if (opened.settings != kSettingsInFiles) opened.settings += "manifest=" + image.digest.str() + '\0';
+  if (opened.settings != kSettingsInFiles)
+    opened.settings += "manifest=" + image.digest.str() + '\0';
   auto layers = SPC_TRY(open_layers(store, image));
   for (auto& layer : layers) opened.files.layers.push_back({std::move(layer), 0});
   return opened;

@@ -8,7 +8,8 @@
 
 namespace spc::tool {
 
-/// The settings of an image that is a file system of the user, read from its files (launch/inside/image_files.hpp).
+/// The settings of an image that is a file system of the user, read from its files
+/// (launch/inside/image_files.hpp).
 inline const std::string kSettingsInFiles = std::string("settings=files") + '\0';
 
 /// An image ready to be mounted.

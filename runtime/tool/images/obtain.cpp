@@ -17,15 +17,18 @@ namespace {
 
 bool is_local(const ListedImage& image) {
   const auto& origins = image.origins.all();
-  return std::all_of(origins.begin(), origins.end(), [](const ImageOrigin& origin) { return origin.user.has_value(); });
+  return std::all_of(origins.begin(), origins.end(),
+                     [](const ImageOrigin& origin) { return origin.user.has_value(); });
 }
 
 /// The stored image if it is complete and for the wanted platform.
-std::optional<ListedImage> usable(int store, const std::string& name, const std::optional<Platform>& platform,
+std::optional<ListedImage> usable(int store, const std::string& name,
+                                  const std::optional<Platform>& platform,
                                   const std::string& default_registry) {
   auto found = find_image(store, name, default_registry);
   if (!found || !found->record || !found->complete) return std::nullopt;
-  if (platform && !found->platform().empty() && found->platform() != platform->str()) return std::nullopt;
+  if (platform && !found->platform().empty() && found->platform() != platform->str())
+    return std::nullopt;
   return *std::move(found);
 }
 
@@ -43,11 +46,14 @@ ImportRequest request_for(const Places& places, const Wanted& wanted, const Imag
 
 }  // namespace
 
-Result<SourceImage> image_at_source(const Places& places, const Config& config, const Wanted& wanted) {
+Result<SourceImage> image_at_source(const Places& places, const Config& config,
+                                    const Wanted& wanted) {
   const auto store = SPC_TRY(make_own_store(places));
   const auto image = SPC_TRY(ImageLocation::parse(wanted.image, config.default_registry));
   if (image.kind == ImageLocation::Kind::remote_file) {
-    return Error(ErrorKind::not_found, formatted("image {}: not in the user's store", in_quotes(without_secrets(wanted.image)))).hint("scontainer pull");
+    return Error(ErrorKind::not_found, formatted("image {}: not in the user's store",
+                                                 in_quotes(without_secrets(wanted.image))))
+        .hint("scontainer pull");
   }
   ImportRequest request = request_for(places, wanted, image);
   request.only_digest = true;
@@ -61,18 +67,22 @@ Result<ObtainedImage> obtain(const Places& places, const Config& config, const W
   const PullPolicy pull = wanted.pull.value_or(config.pull);
   auto there = usable(store.get(), wanted.image, wanted.platform, config.default_registry);
   const auto location = ImageLocation::parse(wanted.image, config.default_registry);
-  const bool has_name = !location || location->kind == ImageLocation::Kind::registry || location->kind == ImageLocation::Kind::remote_file;
+  const bool has_name = !location || location->kind == ImageLocation::Kind::registry ||
+                        location->kind == ImageLocation::Kind::remote_file;
   if (!has_name) there.reset();  // what lies there now decides
   const auto reference = ImageReference::parse(wanted.image, config.default_registry);
-  // An image from a file, or one that was named by its digest, is what it is: there is nobody to ask.
+  // An image from a file, or one that was named by its digest, is what it is: there is nobody to
+  // ask.
   const bool cannot_change = there && (is_local(*there) || !reference || reference->digest);
-  const bool enough = pull == PullPolicy::missing || pull == PullPolicy::never || (cannot_change && pull != PullPolicy::always);
+  const bool enough = pull == PullPolicy::missing || pull == PullPolicy::never ||
+                      (cannot_change && pull != PullPolicy::always);
   if (there && enough) {
     SPC_TRY(ImageStore::open(store.get())).touch_image(there->digest);
     return ObtainedImage{std::move(store), *std::move(there)};
   }
   if (pull == PullPolicy::never) {
-    return Error(ErrorKind::not_found, formatted("image {}: not in the user's store", in_quotes(without_secrets(wanted.image))))
+    return Error(ErrorKind::not_found, formatted("image {}: not in the user's store",
+                                                 in_quotes(without_secrets(wanted.image))))
         .hint("drop --pull=never");
   }
   if (RemoteFile::is_meant(wanted.image)) {
@@ -98,9 +108,9 @@ Result<ObtainedImage> obtain(const Places& places, const Config& config, const W
   fetched.names.push_back({image.canonical(), *digest, 0});
   const auto user = setting_values(fetched.record->settings, "user");
   if (!user.empty() && is_other_user(user.front()) && (!there || there->digest != *digest)) {
-    display.write(LogLevel::warning,
-                  formatted("the image's USER {} is not used: its programs run as you, and cannot read what only that user may",
-                            in_quotes(user.front())));
+    display.write(LogLevel::warning, formatted("the image's USER {} is not used: its programs run "
+                                               "as you, and cannot read what only that user may",
+                                               in_quotes(user.front())));
   }
   return ObtainedImage{std::move(store), std::move(fetched)};
 }

@@ -24,8 +24,9 @@ struct Wanted {
 /// The options --platform, --pull, --quiet and --verbose.
 Result<Wanted> parse_wanted(const Arguments& arguments, const std::string& image);
 
-/// The caller's own store with the image in it, pulled as `pull` requires. Stored images may be used without
-/// asking anybody; if the registry cannot be reached, a warning says that the stored image is used.
+/// The caller's own store with the image in it, pulled as `pull` requires. Stored images may be
+/// used without asking anybody; if the registry cannot be reached, a warning says that the stored
+/// image is used.
 struct ObtainedImage {
   UniqueFd store;
   ListedImage image;
@@ -38,6 +39,7 @@ inline bool is_other_user(std::string_view user) {
 }
 
 /// Digest and configuration of the image at its origin; nothing is stored.
-Result<SourceImage> image_at_source(const Places& places, const Config& config, const Wanted& wanted);
+Result<SourceImage> image_at_source(const Places& places, const Config& config,
+                                    const Wanted& wanted);
 
 }  // namespace spc::tool

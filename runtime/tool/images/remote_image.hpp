@@ -10,10 +10,12 @@
 
 namespace spc::tool {
 
-/// Fetches `oras://...` or `https://...`, a SIF or squashfs file, into the caller's own store, where its name is the text.
+/// Fetches `oras://...` or `https://...`, a SIF or squashfs file, into the caller's own store,
+/// where its name is the text.
 Result<Digest> obtain_remote_image(int store, const Config& config, const Wanted& wanted);
 
 /// The same into a file at `path`, as it is.
-Result<Digest> fetch_remote_image(const Config& config, const Wanted& wanted, const std::string& path, bool replace);
+Result<Digest> fetch_remote_image(const Config& config, const Wanted& wanted,
+                                  const std::string& path, bool replace);
 
 }  // namespace spc::tool

@@ -31,7 +31,8 @@ Result<void> become_service_user() {
     return Error(ErrorKind::refused, "the shared store belongs to the service user")
         .hint(formatted("run it as root or as {}", kServiceUser));
   }
-  if (::setgroups(1, &user->pw_gid) != 0 || ::setresgid(user->pw_gid, user->pw_gid, user->pw_gid) != 0 ||
+  if (::setgroups(1, &user->pw_gid) != 0 ||
+      ::setresgid(user->pw_gid, user->pw_gid, user->pw_gid) != 0 ||
       ::setresuid(user->pw_uid, user->pw_uid, user->pw_uid) != 0) {
     return Error::from_errno(errno, formatted("become user {}", kServiceUser));
   }
@@ -64,7 +65,8 @@ std::vector<SharedImage> images_in(const SharedStore& store) {
     const auto manifest = manifest_in(store, blob);
     if (!manifest) continue;
     SharedImage image{.digest = blob.digest, .places = {}, .platform = {}, .used_at = blob.used_at};
-    if (const auto delivered = places.find(blob.digest); delivered != places.end()) image.places = delivered->second;
+    if (const auto delivered = places.find(blob.digest); delivered != places.end())
+      image.places = delivered->second;
     std::set<Digest> parts{blob.digest, manifest->config.digest};
     for (const Descriptor& layer : manifest->layers) parts.insert(layer.digest);
     image.layers = manifest->layers.size();
@@ -74,7 +76,9 @@ std::vector<SharedImage> images_in(const SharedStore& store) {
       if (found != there.end()) image.bytes += found->second;
     }
     const auto text = store.look_at(manifest->config.digest, kMaxDocument);
-    if (const auto config = text ? parse_image_config(*text, "configuration") : Result<ImageConfig>(ImageConfig()); config) {
+    if (const auto config =
+            text ? parse_image_config(*text, "configuration") : Result<ImageConfig>(ImageConfig());
+        config) {
       if (!config->platform.os.empty()) image.platform = config->platform.str();
     }
     images.push_back(std::move(image));
@@ -86,8 +90,9 @@ std::vector<SharedImage> images_in(const SharedStore& store) {
 std::string line_of(const SharedImage& image) {
   std::string places;
   for (const auto& place : image.places) places += (places.empty() ? "" : " ") + printable(place);
-  return formatted("{}\t{}\t{}\t{}\t{}\t{}\t{}\n", image.digest.str(), printable(image.platform), image.layers, image.bytes,
-                   static_cast<int>(image.complete), image.used_at, places);
+  return formatted("{}\t{}\t{}\t{}\t{}\t{}\t{}\n", image.digest.str(), printable(image.platform),
+                   image.layers, image.bytes, static_cast<int>(image.complete), image.used_at,
+                   places);
 }
 
 template <typename Number>
@@ -99,7 +104,10 @@ std::optional<SharedImage> image_in(std::string_view line) {
   const auto fields = split(line, '\t');
   const auto digest = Digest::parse(fields.front());
   if (fields.size() != 7 || !digest) return std::nullopt;
-  SharedImage image{.digest = *digest, .places = {}, .platform = std::string(fields[1]), .complete = fields[4] == "1"};
+  SharedImage image{.digest = *digest,
+                    .places = {},
+                    .platform = std::string(fields[1]),
+                    .complete = fields[4] == "1"};
   read_number(fields[2], image.layers);
   read_number(fields[3], image.bytes);
   read_number(fields[5], image.used_at);
@@ -114,7 +122,8 @@ std::optional<SharedImage> image_in(std::string_view line) {
 Result<SharedStore> open_shared_store() {
   const auto config = SPC_TRY(read_config(SPC_CONFIG_FILE));
   if (config.shared.directory.empty()) {
-    return Error(ErrorKind::not_found, "this site has no shared store").hint("see SHARED STORE in spank-container.conf(5)");
+    return Error(ErrorKind::not_found, "this site has no shared store")
+        .hint("see SHARED STORE in spank-container.conf(5)");
   }
   SPC_TRY(become_service_user());
   return SharedStore::open(config.shared.directory, config.shared.max_size);
@@ -127,11 +136,13 @@ Result<std::vector<SharedImage>> list_shared_images() {
   const auto answer = answer_before(std::chrono::steady_clock::now() + kPatience, [] {
     const auto store = open_shared_store();
     std::string text = store ? std::string() : "!" + store.error().message();
-    for (const SharedImage& image : store ? images_in(*store) : std::vector<SharedImage>()) text += line_of(image);
+    for (const SharedImage& image : store ? images_in(*store) : std::vector<SharedImage>())
+      text += line_of(image);
     return text;
   });
   if (!answer)
-    return Error(ErrorKind::unavailable, formatted("shared store {}: no answer in time", in_quotes(config->shared.directory)));
+    return Error(ErrorKind::unavailable, formatted("shared store {}: no answer in time",
+                                                   in_quotes(config->shared.directory)));
   if (answer->starts_with('!')) return Error(ErrorKind::unavailable, answer->substr(1));
   for (const std::string_view line : split(*answer, '\n')) {
     if (auto image = image_in(line)) images.push_back(*std::move(image));

@@ -18,7 +18,8 @@ namespace {
 constexpr std::string_view kDigits = "0123456789";
 constexpr std::size_t kMostDigitsOfBytes = 16;
 
-/// Takes fixed parts off the front of a record; the first that is not as expected makes all the rest fail.
+/// Takes fixed parts off the front of a record; the first that is not as expected makes all the
+/// rest fail.
 class RecordReader {
  public:
   explicit RecordReader(std::string_view text) : rest_(text) {}
@@ -30,14 +31,16 @@ class RecordReader {
   /// Up to the next blank or the end; it has no blank, quote or equals sign.
   std::string_view word() {
     const std::string_view found = rest_.substr(0, rest_.find(' '));
-    good_ = good_ && !found.empty() && found.size() <= 256 && found.find_first_of("\"=") == std::string_view::npos;
+    good_ = good_ && !found.empty() && found.size() <= 256 &&
+            found.find_first_of("\"=") == std::string_view::npos;
     if (good_) rest_.remove_prefix(found.size());
     return good_ ? found : std::string_view();
   }
   std::uint64_t number(std::size_t digits = 12) {
     const std::string_view found = word();
     std::uint64_t value = 0;
-    good_ = good_ && found.size() <= digits && found.find_first_not_of(kDigits) == std::string_view::npos;
+    good_ = good_ && found.size() <= digits &&
+            found.find_first_not_of(kDigits) == std::string_view::npos;
     if (good_) std::from_chars(found.data(), found.data() + found.size(), value);
     return value;
   }
@@ -45,14 +48,16 @@ class RecordReader {
   std::uint64_t tenths() {
     const std::string_view found = word();
     const auto dot = found.find('.');
-    good_ = good_ && found.size() <= 12 && dot != 0 && dot != std::string_view::npos && dot + 2 == found.size() &&
-            found.find_first_not_of(kDigits) == dot && found.find_last_not_of(kDigits) == dot;
+    good_ = good_ && found.size() <= 12 && dot != 0 && dot != std::string_view::npos &&
+            dot + 2 == found.size() && found.find_first_not_of(kDigits) == dot &&
+            found.find_last_not_of(kDigits) == dot;
     std::uint64_t whole = 0;
     if (!good_) return 0;
     std::from_chars(found.data(), found.data() + dot, whole);
     return whole * 10 + static_cast<std::uint64_t>(found.back() - '0');
   }
-  /// Texts of users are in quotes, and nothing behind them has any: whatever they are, they end at the last one.
+  /// Texts of users are in quotes, and nothing behind them has any: whatever they are, they end at
+  /// the last one.
   std::string_view quoted_text() {
     const auto last = rest_.rfind('"');
     good_ = good_ && rest_.starts_with('"') && last != std::string_view::npos && last > 0;
@@ -81,8 +86,10 @@ std::optional<std::string_view> bracketed(std::string_view& text) {
 void read_place(RecordReader& reader, std::string_view written_by, LogRecord& record) {
   reader.literal("job=");
   record.job = reader.word();
-  // Components of a heterogeneous job have an ID of their own and its number and offset in the brackets.
-  reader.fail_unless(written_by.find('+') != std::string_view::npos || record.job == written_by.substr(0, written_by.find('.')));
+  // Components of a heterogeneous job have an ID of their own and its number and offset in the
+  // brackets.
+  reader.fail_unless(written_by.find('+') != std::string_view::npos ||
+                     record.job == written_by.substr(0, written_by.find('.')));
   reader.literal(" step=");
   record.step = reader.word();
   reader.literal(" node=");
@@ -155,7 +162,8 @@ std::optional<LogRecord> read_log_record(std::string_view line) {
   const auto time = bracketed(line);
   if (!time || time->empty()) return std::nullopt;
   const auto step = bracketed(line);
-  if (!step || step->find('.') == std::string_view::npos || kDigits.find(step->front()) == std::string_view::npos)
+  if (!step || step->find('.') == std::string_view::npos ||
+      kDigits.find(step->front()) == std::string_view::npos)
     return std::nullopt;
   for (const std::string_view prefix : {"spank-container: ", "pyxis: "}) {
     if (!line.starts_with(prefix)) continue;
@@ -173,14 +181,16 @@ std::optional<LogRecord> read_log_record(std::string_view line) {
   return std::nullopt;
 }
 
-Result<void> for_each_log_line(const std::string& path, const std::function<void(std::string_view)>& use) {
+Result<void> for_each_log_line(const std::string& path,
+                               const std::function<void(std::string_view)>& use) {
   constexpr std::uint64_t kMostOfLog = std::uint64_t{1} << 30;
   constexpr std::size_t kMostOfLine = 4096;
   const UniqueFd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   if (!file) return Error::from_errno(errno, "open slurmd's log " + in_quotes(path));
   struct stat status {};
   if (::fstat(file.get(), &status) != 0 || !S_ISREG(status.st_mode)) {
-    return Error(ErrorKind::invalid, "open slurmd's log " + in_quotes(path) + ": not a regular file");
+    return Error(ErrorKind::invalid,
+                 "open slurmd's log " + in_quotes(path) + ": not a regular file");
   }
   std::string line;
   bool too_long = false;

@@ -15,7 +15,8 @@ namespace spc::tool {
 namespace {
 
 /// What is said of some nodes counts more than what is said of all.
-void add_to(NodesConfig& nodes, const std::map<std::string, NodesConfig, std::less<>>& named, std::string_view name) {
+void add_to(NodesConfig& nodes, const std::map<std::string, NodesConfig, std::less<>>& named,
+            std::string_view name) {
   const auto found = named.find(name);
   if (found == named.end()) return;
   for (const auto member : {&NodesConfig::arch, &NodesConfig::driver, &NodesConfig::glibc}) {
@@ -32,7 +33,8 @@ std::string default_partition() {
   for (const std::string_view line : split(text, '\n')) {
     if (slurm_setting(line, "PartitionName").empty()) continue;
     const std::string is_default = slurm_setting(line, "Default");
-    if (is_default == "YES" || is_default == "yes" || is_default == "Yes") return slurm_setting(line, "PartitionName");
+    if (is_default == "YES" || is_default == "yes" || is_default == "Yes")
+      return slurm_setting(line, "PartitionName");
   }
   return {};
 }
@@ -63,10 +65,12 @@ HookContext::Variables variables_of(const std::vector<std::string>& entries) {
 
 class Check {
  public:
-  Check(const KnownImage& image, const NodeKind& kind) : image_(image), nodes_(kind.nodes), where_(kind.where) {
+  Check(const KnownImage& image, const NodeKind& kind)
+      : image_(image), nodes_(kind.nodes), where_(kind.where) {
     context_.image = variables_of(image.config.env);
     for (char** entry = environ; entry != nullptr && *entry != nullptr; ++entry) {
-      if (std::string_view(*entry).starts_with("NVIDIA_")) context_.job.merge(variables_of({*entry}));
+      if (std::string_view(*entry).starts_with("NVIDIA_"))
+        context_.job.merge(variables_of({*entry}));
     }
   }
 
@@ -90,18 +94,26 @@ class Check {
   Result<void> architecture() const {
     const auto wanted = Platform::parse("linux/" + nodes_.arch);
     const Platform& is = image_.config.platform;
-    if (nodes_.arch.empty() || !wanted || is.architecture.empty() || is.architecture == wanted->architecture) return {};
-    return refused(formatted("it is built for {}, the nodes are {}", printable(is.str()), wanted->str()),
-                   "choose a tag built for " + wanted->str() + ", or another partition");
+    if (nodes_.arch.empty() || !wanted || is.architecture.empty() ||
+        is.architecture == wanted->architecture)
+      return {};
+    return refused(
+        formatted("it is built for {}, the nodes are {}", printable(is.str()), wanted->str()),
+        "choose a tag built for " + wanted->str() + ", or another partition");
   }
 
   Result<void> vendor() const {
-    const bool is_nvidia = !fact(image_, "cuda").empty() || context_.image.contains("NVIDIA_REQUIRE_CUDA");
+    const bool is_nvidia =
+        !fact(image_, "cuda").empty() || context_.image.contains("NVIDIA_REQUIRE_CUDA");
     const bool is_amd = !fact(image_, "rocm").empty();
-    if (nodes_.gpu == NodesConfig().gpu || is_nvidia == is_amd || nodes_.gpu == (is_nvidia ? "nvidia" : "amd")) return {};
-    const std::string they_have = nodes_.gpu == "none" ? "have none" : "have others (" + nodes_.gpu + ")";
-    return refused(formatted("it is made for {} GPUs, the nodes {}", is_nvidia ? "NVIDIA" : "AMD", they_have),
-                   "choose another image or partition");
+    if (nodes_.gpu == NodesConfig().gpu || is_nvidia == is_amd ||
+        nodes_.gpu == (is_nvidia ? "nvidia" : "amd"))
+      return {};
+    const std::string they_have =
+        nodes_.gpu == "none" ? "have none" : "have others (" + nodes_.gpu + ")";
+    return refused(
+        formatted("it is made for {} GPUs, the nodes {}", is_nvidia ? "NVIDIA" : "AMD", they_have),
+        "choose another image or partition");
   }
 
   Result<void> driver() {
@@ -120,7 +132,8 @@ class Check {
     constexpr std::string_view kGlibc = "glibc ";
     if (nodes_.glibc.empty() || !is.starts_with(kGlibc)) return {};
     if (compare_versions(std::string_view(is).substr(kGlibc.size()), nodes_.glibc) >= 0) return {};
-    return refused(formatted("it has {}, what the nodes add to containers needs {} or newer", is, nodes_.glibc),
+    return refused(formatted("it has {}, what the nodes add to containers needs {} or newer", is,
+                             nodes_.glibc),
                    "choose an image of a newer distribution");
   }
 
@@ -129,11 +142,13 @@ class Check {
     const std::string mpi = fact(image_, "mpi"), option = fact(image_, "srun");
     if (nodes_.pmi.empty() || option.empty()) return;
     const auto speaks = [&](const std::string& type) {
-      return option.find(type.starts_with("pmix") ? std::string("pmix") : type) != std::string::npos;
+      return option.find(type.starts_with("pmix") ? std::string("pmix") : type) !=
+             std::string::npos;
     };
     if (std::ranges::any_of(nodes_.pmi, speaks)) return;
-    warnings_.push_back(said(formatted("its {} needs srun {}, there is {} (hint: ranks will not find each other by srun)", mpi,
-                                       option, joined(nodes_.pmi, ", "))));
+    warnings_.push_back(said(formatted(
+        "its {} needs srun {}, there is {} (hint: ranks will not find each other by srun)", mpi,
+        option, joined(nodes_.pmi, ", "))));
   }
 
   const KnownImage& image_;
@@ -145,18 +160,24 @@ class Check {
 
 }  // namespace
 
-std::vector<NodeKind> kinds_of_nodes(const Config& config, const std::string& partitions, std::string_view constraint) {
-  const std::string asked = partitions.empty() && !config.partitions.empty() ? default_partition() : partitions;
+std::vector<NodeKind> kinds_of_nodes(const Config& config, const std::string& partitions,
+                                     std::string_view constraint) {
+  const std::string asked =
+      partitions.empty() && !config.partitions.empty() ? default_partition() : partitions;
   std::vector<NodeKind> kinds;
   for (const std::string_view partition : split(asked, ',')) {
-    NodeKind kind{.where = partition.empty() ? "this cluster" : "partition " + in_quotes(partition), .nodes = config.nodes};
+    NodeKind kind{.where = partition.empty() ? "this cluster" : "partition " + in_quotes(partition),
+                  .nodes = config.nodes};
     add_to(kind.nodes, config.partitions, partition);
-    for (const std::string_view feature : features_of(constraint)) add_to(kind.nodes, config.features, feature);
+    for (const std::string_view feature : features_of(constraint))
+      add_to(kind.nodes, config.features, feature);
     kinds.push_back(std::move(kind));
   }
   return kinds;
 }
 
-Result<std::vector<std::string>> check_fit(const KnownImage& image, const NodeKind& kind) { return Check(image, kind).run(); }
+Result<std::vector<std::string>> check_fit(const KnownImage& image, const NodeKind& kind) {
+  return Check(image, kind).run();
+}
 
 }  // namespace spc::tool

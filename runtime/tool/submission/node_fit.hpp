@@ -17,9 +17,11 @@ struct NodeKind {
   NodesConfig nodes;
 };
 
-/// One for each of the partitions, `a,b`; none given: of the default partition, which slurm.conf tells. `constraint`: names joined by
-/// & or commas that all its nodes have; of others nothing is known.
-std::vector<NodeKind> kinds_of_nodes(const Config& config, const std::string& partitions, std::string_view constraint);
+/// One for each of the partitions, `a,b`; none given: of the default partition, which slurm.conf
+/// tells. `constraint`: names joined by & or commas that all its nodes have; of others nothing is
+/// known.
+std::vector<NodeKind> kinds_of_nodes(const Config& config, const std::string& partitions,
+                                     std::string_view constraint);
 
 /// An image as it is known before it is pulled.
 struct KnownImage {

@@ -28,7 +28,9 @@ std::string home_directory() {
   std::vector<char> buffer(16 * 1024);
   passwd entry{};
   passwd* found = nullptr;
-  if (::getpwuid_r(::geteuid(), &entry, buffer.data(), buffer.size(), &found) != 0 || found == nullptr) return {};
+  if (::getpwuid_r(::geteuid(), &entry, buffer.data(), buffer.size(), &found) != 0 ||
+      found == nullptr)
+    return {};
   return found->pw_dir != nullptr && found->pw_dir[0] == '/' ? found->pw_dir : "";
 }
 
@@ -55,7 +57,8 @@ Result<Places> Places::find() {
         .hint("set XDG_DATA_HOME");
   }
   places.running = places.store + "/running";
-  const std::string config = under(absolute_variable("XDG_CONFIG_HOME"), places.home, "/.config") + "/config.toml";
+  const std::string config =
+      under(absolute_variable("XDG_CONFIG_HOME"), places.home, "/.config") + "/config.toml";
   if (::access(config.c_str(), F_OK) == 0) places.config = config;
   return places;
 }
@@ -63,7 +66,8 @@ Result<Places> Places::find() {
 Result<std::string> absolute_path(const std::string& path) {
   if (path.starts_with('/')) return path;
   std::array<char, PATH_MAX> here{};
-  if (::getcwd(here.data(), here.size()) == nullptr) return Error::from_errno(errno, "get the work directory");
+  if (::getcwd(here.data(), here.size()) == nullptr)
+    return Error::from_errno(errno, "get the work directory");
   return std::string(here.data()) + "/" + path;
 }
 
@@ -73,20 +77,22 @@ Result<void> make_directories(const std::string& path) {
     if (::mkdir(part.c_str(), 0700) != 0 && errno != EEXIST) {
       struct stat status {};
       const int err = errno;
-      if (::stat(part.c_str(), &status) != 0) return Error::from_errno(err, "make directory " + in_quotes(part));
+      if (::stat(part.c_str(), &status) != 0)
+        return Error::from_errno(err, "make directory " + in_quotes(part));
     }
     if (slash == std::string::npos) return {};
   }
 }
 
 Result<UniqueFd> make_own_store(const Places& places) {
-  for (const char* part : {store_layout::kLayers, store_layout::kRecords, store_layout::kNames, store_layout::kGrants,
-                           store_layout::kImages, "running", "workspace"}) {
+  for (const char* part : {store_layout::kLayers, store_layout::kRecords, store_layout::kNames,
+                           store_layout::kGrants, store_layout::kImages, "running", "workspace"}) {
     SPC_TRY_DURING("set up the user's image store", make_directories(places.store + "/" + part));
   }
   const std::string locks = places.store + "/locks";
   const UniqueFd made(::open(locks.c_str(), O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600));
-  if (!made) return Error::from_errno(errno, "set up the user's image store: create " + in_quotes(locks));
+  if (!made)
+    return Error::from_errno(errno, "set up the user's image store: create " + in_quotes(locks));
   return open_store(places.store);
 }
 

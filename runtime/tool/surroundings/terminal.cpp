@@ -51,7 +51,8 @@ void report_error(std::string_view message) {
   std::string text(message);
   // The options of a job are ours without this; so are their errors.
   constexpr std::string_view kJobs = "--container-";
-  for (auto at = text.find(kJobs); at != std::string::npos; at = text.find(kJobs, at)) text.replace(at, kJobs.size(), "--");
+  for (auto at = text.find(kJobs); at != std::string::npos; at = text.find(kJobs, at))
+    text.replace(at, kJobs.size(), "--");
   const std::string line = (red ? "\033[31mscontainer:\033[0m " : "scontainer: ") + text + "\n";
   std::fputs(line.c_str(), stderr);
 }
@@ -64,7 +65,8 @@ std::string coloured(std::string_view text, Colour colour) {
 
 bool draws_progress() {
   const char* terminal = std::getenv("TERM");
-  return ::isatty(STDERR_FILENO) == 1 && terminal != nullptr && std::string_view(terminal) != "dumb";
+  return ::isatty(STDERR_FILENO) == 1 && terminal != nullptr &&
+         std::string_view(terminal) != "dumb";
 }
 
 PullDisplay::PullDisplay(std::string image, bool quiet) : image_(std::move(image)), quiet_(quiet) {
@@ -77,7 +79,8 @@ void PullDisplay::write(LogLevel level, std::string_view line) noexcept {
   if (level == LogLevel::debug || (quiet_ && level != LogLevel::warning)) return;
   try {
     clear();
-    const std::string text = std::string(level == LogLevel::warning ? "warning: " : "") + printable(line) + "\n";
+    const std::string text =
+        std::string(level == LogLevel::warning ? "warning: " : "") + printable(line) + "\n";
     std::fputs(text.c_str(), stderr);
   } catch (const std::exception&) {
     // A line is lost.
@@ -104,11 +107,12 @@ void PullDisplay::meter(std::uint64_t done, std::uint64_t total) {
   // The bar takes what is left of the line; the image's name gives way first.
   std::string name = image_;
   const std::size_t for_name = width > right.size() + 14 ? width - right.size() - 14 : 0;
-  if (name.size() > for_name) name = for_name > 3 ? "..." + name.substr(name.size() - (for_name - 3)) : "";
+  if (name.size() > for_name)
+    name = for_name > 3 ? "..." + name.substr(name.size() - (for_name - 3)) : "";
   const std::size_t used = name.size() + right.size() + 3;
   const std::size_t bar = std::min<std::size_t>(width > used ? width - used : 0, 40);
-  const std::size_t full =
-      static_cast<std::size_t>(static_cast<double>(bar) * static_cast<double>(done) / static_cast<double>(total));
+  const std::size_t full = static_cast<std::size_t>(
+      static_cast<double>(bar) * static_cast<double>(done) / static_cast<double>(total));
   draw(formatted("{} [{}{}]{}", name, std::string(full, '#'), std::string(bar - full, '.'), right));
 }
 
@@ -133,7 +137,8 @@ void print_table(const std::vector<std::vector<std::string>>& table) {
     std::string text;
     for (std::size_t i = 0; i < table[line].size(); ++i) {
       const bool last = i + 1 == table[line].size();
-      text += table[line][i] + (last ? "" : std::string(widths[i] - table[line][i].size() + 2, ' '));
+      text +=
+          table[line][i] + (last ? "" : std::string(widths[i] - table[line][i].size() + 2, ' '));
     }
     std::puts(coloured(text, line == 0 ? Colour::bold : Colour::none).c_str());
   }
@@ -148,7 +153,8 @@ std::string human_bytes(std::uint64_t bytes) {
     ++unit;
   }
   char text[40];
-  std::snprintf(text, sizeof text, unit > 0 && value < 9.95 ? "%.1f %s" : "%.0f %s", value, kUnits[unit]);
+  std::snprintf(text, sizeof text, unit > 0 && value < 9.95 ? "%.1f %s" : "%.0f %s", value,
+                kUnits[unit]);
   return text;
 }
 

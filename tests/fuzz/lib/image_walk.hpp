@@ -28,12 +28,16 @@ class ImageWalk {
 
   void look(const fuse::Inode& inode, int depth) {
     must((inode.mode & (S_ISUID | S_ISGID)) == 0, "nothing lends an identity");
-    must(!S_ISBLK(inode.mode) && (!S_ISCHR(inode.mode) || inode.device == 0), "whiteouts are the only devices");
-    if (const auto attributes = reader_.xattrs(inode); !attributes) must_be_readable(attributes.error());
+    must(!S_ISBLK(inode.mode) && (!S_ISCHR(inode.mode) || inode.device == 0),
+         "whiteouts are the only devices");
+    if (const auto attributes = reader_.xattrs(inode); !attributes)
+      must_be_readable(attributes.error());
     if (S_ISLNK(inode.mode)) {
-      if (const auto target = reader_.link_target(inode)) must(target->size() == inode.size, "a link has its size");
+      if (const auto target = reader_.link_target(inode))
+        must(target->size() == inode.size, "a link has its size");
     } else if (S_ISREG(inode.mode)) {
-      for (const std::uint64_t start : {std::uint64_t{0}, inode.size / 2, inode.size - std::min<std::uint64_t>(inode.size, 3)}) {
+      for (const std::uint64_t start : {std::uint64_t{0}, inode.size / 2,
+                                        inode.size - std::min<std::uint64_t>(inode.size, 3)}) {
         read(inode, start);
       }
     } else if (S_ISDIR(inode.mode)) {
@@ -41,7 +45,8 @@ class ImageWalk {
       if (!directory) return must_be_readable(directory.error());
       for (const auto& entry : (*directory)->entries) {
         const auto name = (*directory)->name(entry);
-        must(!name.empty() && name.size() <= 255 && name != "." && name != ".." && name.find('/') == std::string_view::npos &&
+        must(!name.empty() && name.size() <= 255 && name != "." && name != ".." &&
+                 name.find('/') == std::string_view::npos &&
                  name.find('\0') == std::string_view::npos,
              "names are names");
         must((*directory)->find(name) == &entry, "each name is there once and found");
@@ -56,11 +61,13 @@ class ImageWalk {
     if (!pieces) return must_be_readable(pieces.error());
     std::uint64_t sum = 0;
     for (const fuse::Piece& piece : *pieces) {
-      must(!piece.block || (piece.offset <= piece.block->size && piece.size <= piece.block->size - piece.offset),
+      must(!piece.block || (piece.offset <= piece.block->size &&
+                            piece.size <= piece.block->size - piece.offset),
            "a piece lies in its block");
       sum += piece.size;
     }
-    must(sum == std::min<std::uint64_t>(kMost, file.size - std::min(start, file.size)), "only the end of the file is short");
+    must(sum == std::min<std::uint64_t>(kMost, file.size - std::min(start, file.size)),
+         "only the end of the file is short");
   }
 
   fuse::ImageReader& reader_;

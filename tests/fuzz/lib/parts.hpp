@@ -18,7 +18,8 @@ inline std::string_view next_part(std::string_view& rest) {
 
 /// For words in an input that stand for what only the target knows.
 inline std::string replaced(std::string text, std::string_view word, std::string_view by) {
-  for (std::size_t at = text.find(word); at != std::string::npos; at = text.find(word, at + by.size()))
+  for (std::size_t at = text.find(word); at != std::string::npos;
+       at = text.find(word, at + by.size()))
     text.replace(at, word.size(), by);
   return text;
 }

@@ -11,15 +11,17 @@
 
 #include "base/error.hpp"
 
-// FUZZ_TARGET(NAME) { ... return 0; } checks what must hold for any bytes, `size` of them at `data`. With libFuzzer each is a
-// program; without, one program replays inputs of all.
+// FUZZ_TARGET(NAME) { ... return 0; } checks what must hold for any bytes, `size` of them at
+// `data`. With libFuzzer each is a program; without, one program replays inputs of all.
 #ifdef SPC_REPLAY
-#define FUZZ_TARGET(name)                                                                                    \
-  static int fuzz_##name(const std::uint8_t* data, std::size_t size);                                        \
-  [[maybe_unused]] static const bool known_##name = spc::fuzz::targets().emplace(#name, fuzz_##name).second; \
+#define FUZZ_TARGET(name)                                             \
+  static int fuzz_##name(const std::uint8_t* data, std::size_t size); \
+  [[maybe_unused]] static const bool known_##name =                   \
+      spc::fuzz::targets().emplace(#name, fuzz_##name).second;        \
   static int fuzz_##name(const std::uint8_t* data, std::size_t size)
 #else
-#define FUZZ_TARGET(name) extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size)
+#define FUZZ_TARGET(name) \
+  extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size)
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size);
 #endif
 
@@ -32,7 +34,8 @@ inline std::map<std::string, Target>& targets() {
   return all;
 }
 
-/// A property that must hold for any input. Its violation is a crash, which is what fuzzers look for.
+/// A property that must hold for any input. Its violation is a crash, which is what fuzzers look
+/// for.
 inline void must(bool holds, const char* property) {
   if (holds) return;
   std::fprintf(stderr, "violated: %s\n", property);
@@ -47,7 +50,8 @@ inline bool is_printable(std::string_view text) {
   return std::all_of(text.begin(), text.end(), [](char c) { return c >= 0x20 && c < 0x7f; });
 }
 
-/// What every message keeps to, whatever it is about: one line that is safe for a terminal and not endless.
+/// What every message keeps to, whatever it is about: one line that is safe for a terminal and not
+/// endless.
 inline void must_be_readable(const Error& error) {
   const std::string message = error.message();
   must(!message.empty() && is_printable(message), "a message is one line of printable text");

@@ -1,4 +1,5 @@
-// replay TARGET FILE_OR_DIRECTORY...: runs a fuzz target over the files that are named, or lie in the directories that are named.
+// replay TARGET FILE_OR_DIRECTORY...: runs a fuzz target over the files that are named, or lie in
+// the directories that are named.
 
 #include <filesystem>
 #include <fstream>

@@ -1,4 +1,5 @@
-// What other nodes answer to one that takes a blob from them: status, headers and bodies of whoever listens there.
+// What other nodes answer to one that takes a blob from them: status, headers and bodies of whoever
+// listens there.
 
 #include <sys/socket.h>
 #include <sys/wait.h>
@@ -33,12 +34,14 @@ std::string whole_blob() {
 
 constexpr std::string_view kAlive = "HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\n0 0 0\n";
 
-/// All other nodes: answers a connection with the next part of the input, whatever is asked, and closes it. While nodes meet it says that
-/// they are alive: one that is not is asked for nothing.
+/// All other nodes: answers a connection with the next part of the input, whatever is asked, and
+/// closes it. While nodes meet it says that they are alive: one that is not is asked for nothing.
 class Nodes {
  public:
   Nodes(std::string_view answers, const std::string& ports, const Network& on)
-      : left_(answers), listener_(Listener::open(PortRange::parse(ports).value()).value()), at_{.ip = on.address, .port = listener_.port} {}
+      : left_(answers),
+        listener_(Listener::open(PortRange::parse(ports).value()).value()),
+        at_{.ip = on.address, .port = listener_.port} {}
   [[nodiscard]] const PeerAddress& at() const { return at_; }
   /// Answers while `meet` waits, which it does in this process.
   void answer_while(const std::function<void()>& meet) {
@@ -56,13 +59,15 @@ class Nodes {
     open_.clear();
   }
   void work() {
-    while (UniqueFd accepted{::accept4(listener_.socket.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK)})
+    while (UniqueFd accepted{
+        ::accept4(listener_.socket.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK)})
       open_.push_back(std::move(accepted));
     std::erase_if(open_, [this](const UniqueFd& one) {
       std::array<char, 4096> asked;
       if (::recv(one.get(), asked.data(), asked.size(), 0) < 0) return false;
       const auto part = is_meeting_ ? kAlive : next_part(left_);
-      [[maybe_unused]] const ssize_t sent = ::send(one.get(), part.data(), part.size(), MSG_NOSIGNAL);
+      [[maybe_unused]] const ssize_t sent =
+          ::send(one.get(), part.data(), part.size(), MSG_NOSIGNAL);
       return true;
     });
   }
@@ -140,14 +145,17 @@ struct Node {
                .config = config,
                .platform = {},
                .nodes = kNodes + 1,
-               .meet = [this](const MeetingRecord& question) -> Result<MeetingRecord> { return place(question); },
+               .meet = [this](const MeetingRecord& question) -> Result<MeetingRecord> {
+                 return place(question);
+               },
                .tell = [](const MeetingRecord&) -> Result<void> { return {}; },
                .new_file = []() -> Result<UniqueFd> { return memory_file(); },
                .agent = (how & 2) != 0 ? agent.get() : -1,
                .relay = "/bin/true"}) {}
 
   [[nodiscard]] MeetingRecord place(const MeetingRecord& question) const {
-    MeetingRecord place{.kind = MeetingKind::place, .index = kNodes, .count = kNodes, .image = question.image};
+    MeetingRecord place{
+        .kind = MeetingKind::place, .index = kNodes, .count = kNodes, .image = question.image};
     for (std::uint32_t i = 0; i < kNodes; ++i) place.sources[i] = {.index = i, .at = others.at()};
     return place;
   }
@@ -155,7 +163,8 @@ struct Node {
 
 }  // namespace
 
-// The first byte: 1: the sink is slow, 2: what comes is kept for others, 4: the registry always begins anew.
+// The first byte: 1: the sink is slow, 2: what comes is kept for others, 4: the registry always
+// begins anew.
 FUZZ_TARGET(peer_answers) {
   static const NodeNetworks here = NodeNetworks::find();
   must(!here.own.empty(), "this machine has an address");
@@ -166,7 +175,11 @@ FUZZ_TARGET(peer_answers) {
   const std::string all = whole_blob();
   others.answer_while([&] { node.peers.meet(Sha256::of("image")); });
   Sink sink((how & 1) != 0);
-  PeerBlob blob{.digest = Sha256::of(all), .path = "blobs/x", .what = "layer", .size = kWhole, .limit = kWhole};
+  PeerBlob blob{.digest = Sha256::of(all),
+                .path = "blobs/x",
+                .what = "layer",
+                .size = kWhole,
+                .limit = kWhole};
   blob.otherwise_at_begin = (how & 4) != 0;
   blob.otherwise = [&](FetchSink& into, std::uint64_t from) {
     return std::unique_ptr<BlobStream>(new Registry(into, blob.otherwise_at_begin ? 0 : from));

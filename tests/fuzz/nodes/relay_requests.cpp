@@ -24,8 +24,9 @@ struct OneRelay {
   std::string content = std::string(3000, 'a');
   SharedBoard board = SharedBoard::create().value();
   UniqueFd spool;
-  UniqueFd listener{::socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0)};  // so many inputs would need so many ports
-  sockaddr_un address{.sun_family = AF_UNIX, .sun_path = {}};                           // the kernel gives it a name
+  UniqueFd listener{::socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC,
+                             0)};  // so many inputs would need so many ports
+  sockaddr_un address{.sun_family = AF_UNIX, .sun_path = {}};  // the kernel gives it a name
   socklen_t address_size = sizeof(sa_family_t);
   Digest blob = Sha256::of("blob"), more = Sha256::of("more");
   std::string key;
@@ -34,10 +35,12 @@ struct OneRelay {
   OneRelay() {
     for (std::size_t i = 0; i < content.size(); ++i) content[i] = static_cast<char>('a' + i % 23);
     spool = memory_file(content);
-    must(::bind(listener.get(), reinterpret_cast<sockaddr*>(&address), address_size) == 0 && ::listen(listener.get(), 64) == 0,
+    must(::bind(listener.get(), reinterpret_cast<sockaddr*>(&address), address_size) == 0 &&
+             ::listen(listener.get(), 64) == 0,
          "there is a socket");
     address_size = sizeof address;
-    must(::getsockname(listener.get(), reinterpret_cast<sockaddr*>(&address), &address_size) == 0, "it has a name");
+    must(::getsockname(listener.get(), reinterpret_cast<sockaddr*>(&address), &address_size) == 0,
+         "it has a name");
     board->key.fill(0x5a);
     for (std::size_t i = 0; i < board->key.size(); ++i) key += "5a";
     board->fanout = 2;
@@ -49,7 +52,10 @@ struct OneRelay {
     board->entries[1].offset = 2000;
     board->entries[1].have = 100;
     board->count = 2;
-    relay = Relay::create(*board, listener.get(), spool.get(), {.connections = 16, .stalled_seconds = 5, .idle = std::chrono::milliseconds(0)}).value();
+    relay = Relay::create(
+                *board, listener.get(), spool.get(),
+                {.connections = 16, .stalled_seconds = 5, .idle = std::chrono::milliseconds(0)})
+                .value();
   }
   void work(int turns = 3) const {
     for (int i = 0; i < turns; ++i) relay->work();
@@ -58,11 +64,15 @@ struct OneRelay {
 
 class Asking {
  public:
-  explicit Asking(OneRelay& server) : server_(server), socket_(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
-    must(::connect(socket_.get(), reinterpret_cast<sockaddr*>(&server.address), server.address_size) == 0, "anybody can connect");
+  explicit Asking(OneRelay& server)
+      : server_(server), socket_(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
+    must(::connect(socket_.get(), reinterpret_cast<sockaddr*>(&server.address),
+                   server.address_size) == 0,
+         "anybody can connect");
   }
   void send(std::string_view text) const {
-    [[maybe_unused]] const ssize_t sent = ::send(socket_.get(), text.data(), text.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+    [[maybe_unused]] const ssize_t sent =
+        ::send(socket_.get(), text.data(), text.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
     server_.work();
   }
   void end_of_questions() const { ::shutdown(socket_.get(), SHUT_WR); }
@@ -98,7 +108,8 @@ bool is_pace(std::string_view text) {
          std::count(text.begin(), text.end(), ' ') == 2;
 }
 
-/// All answers on one connection that have something. Bodies are what the spool has, from the byte that the answer names on.
+/// All answers on one connection that have something. Bodies are what the spool has, from the byte
+/// that the answer names on.
 void check(std::string_view said, const OneRelay& server, bool may_have_key) {
   constexpr std::string_view kGood = "HTTP/1.1 20";
   must(said.empty() || said.starts_with("HTTP/1."), "an answer is one of HTTP");
@@ -109,13 +120,17 @@ void check(std::string_view said, const OneRelay& server, bool may_have_key) {
     said.remove_prefix(std::min(end + 4, said.size()));
     must(may_have_key, "nobody gets anything without the key");
     const std::uint64_t length = number_behind(head, "Content-Length: ");
-    if (said.starts_with("HTTP/1.") || is_pace(said.substr(0, length))) continue;  // of HEAD, of /alive
-    const std::uint64_t from = head[kGood.size()] == '6' ? number_behind(head, "Content-Range: bytes ") : 0;
+    if (said.starts_with("HTTP/1.") || is_pace(said.substr(0, length)))
+      continue;  // of HEAD, of /alive
+    const std::uint64_t from =
+        head[kGood.size()] == '6' ? number_behind(head, "Content-Range: bytes ") : 0;
     must(from + length == 2000 || from + length == 1000, "what is sent ends with the blob");
-    const std::string_view all = from + length == 2000 ? std::string_view(server.content).substr(0, 2000)
-                                                       : std::string_view(server.content).substr(2000, 100);
+    const std::string_view all = from + length == 2000
+                                     ? std::string_view(server.content).substr(0, 2000)
+                                     : std::string_view(server.content).substr(2000, 100);
     const std::string_view body = said.substr(0, static_cast<std::size_t>(length));
-    must(from <= all.size() ? all.substr(static_cast<std::size_t>(from)).starts_with(body) : body.empty(),
+    must(from <= all.size() ? all.substr(static_cast<std::size_t>(from)).starts_with(body)
+                            : body.empty(),
          "what is sent is what the spool has");
     said.remove_prefix(body.size());
   }
@@ -123,13 +138,16 @@ void check(std::string_view said, const OneRelay& server, bool may_have_key) {
 
 }  // namespace
 
-// The first byte: how many connections send the parts, one after the other, and how they end. KEY, BLOB and MORE are what the step knows.
+// The first byte: how many connections send the parts, one after the other, and how they end. KEY,
+// BLOB and MORE are what the step knows.
 FUZZ_TARGET(relay_requests) {
   if (size == 0) return 0;
   OneRelay server;
   std::string text(text_of(data + 1, size - 1));
-  const bool may_have_key = text.find("KEY") != std::string::npos || text.find(server.key.substr(0, 8)) != std::string::npos;
-  text = replaced(replaced(replaced(text, "KEY", server.key), "BLOB", server.blob.str()), "MORE", server.more.str());
+  const bool may_have_key = text.find("KEY") != std::string::npos ||
+                            text.find(server.key.substr(0, 8)) != std::string::npos;
+  text = replaced(replaced(replaced(text, "KEY", server.key), "BLOB", server.blob.str()), "MORE",
+                  server.more.str());
   {
     std::vector<Asking> all;
     for (int i = 0; i <= data[0] % 4; ++i) all.emplace_back(server);
@@ -142,7 +160,8 @@ FUZZ_TARGET(relay_requests) {
       if ((data[0] & 8) == 0) check(one.read(), server, may_have_key);
     }
     Asking honest(server);
-    honest.send("GET /alive HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer " + server.key + "\r\n\r\n");
+    honest.send("GET /alive HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer " + server.key +
+                "\r\n\r\n");
     must(honest.read().starts_with("HTTP/1.1 200"), "whoever has the key is answered all the same");
   }
   server.relay->end_of_import();

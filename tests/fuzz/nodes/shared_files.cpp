@@ -48,7 +48,8 @@ void put(const fs::path& path, std::string_view text, bool is_old = false) {
 }
 
 std::string text_in(int file) {
-  auto text = ::lseek(file, 0, SEEK_SET) == 0 ? read_file(file, 1 << 20) : Result<std::string>(std::string());
+  auto text = ::lseek(file, 0, SEEK_SET) == 0 ? read_file(file, 1 << 20)
+                                              : Result<std::string>(std::string());
   return text ? *std::move(text) : std::string();
 }
 
@@ -61,16 +62,19 @@ void check_lease(const SharedStore& store, const Scene& scene, const Digest& blo
   must(note.size() <= 1024, "a note is short");
   if (const UniqueFd growing = store.follow(note, blob)) {
     const std::string text = text_in(growing.get());
-    must(text != "secret" && text != "not of this blob", "only what is written for this blob is followed");
+    must(text != "secret" && text != "not of this blob",
+         "only what is written for this blob is followed");
     store.adopt(note, blob, kFrom);
-    must(fs::exists(scene.store / "blobs/sha256" / blob.hex()), "and taken for it, when who brought it has died");
+    must(fs::exists(scene.store / "blobs/sha256" / blob.hex()),
+         "and taken for it, when who brought it has died");
   } else {
     store.adopt(note, blob, kFrom);
   }
 }
 
 void check_layer(const SharedStore& store, const Digest& blob) {
-  const SharedStore::Layer layer{.form = "2-squashfs-zstd", .name = blob, .blob = blob, .place = kFrom};
+  const SharedStore::Layer layer{
+      .form = "2-squashfs-zstd", .name = blob, .blob = blob, .place = kFrom};
   const UniqueFd to = memory_file();
   const auto copied = store.copy_layer(layer, to.get());
   if (!copied) return must_be_readable(copied.error());
@@ -79,8 +83,9 @@ void check_layer(const SharedStore& store, const Digest& blob) {
 
 }  // namespace
 
-// The first byte: 1: whoever held the lease died, 2: a link in place of the blob, 4: one in place of what is followed, 8: the blob.
-// Then, in parts: lease, blob, layer, the name of a place, a file's name in tmp/. BLOB is the blob's name.
+// The first byte: 1: whoever held the lease died, 2: a link in place of the blob, 4: one in place
+// of what is followed, 8: the blob. Then, in parts: lease, blob, layer, the name of a place, a
+// file's name in tmp/. BLOB is the blob's name.
 FUZZ_TARGET(shared_files) {
   static const Scene scene;
   if (size == 0) return 0;
@@ -88,8 +93,8 @@ FUZZ_TARGET(shared_files) {
   const Digest blob = Sha256::of("blob");
   const std::string text = replaced(std::string(text_of(data + 1, size - 1)), "BLOB", blob.hex());
   std::string_view rest = text;
-  const auto lease = next_part(rest), content = next_part(rest), layer = next_part(rest), name = next_part(rest),
-             growing = next_part(rest);
+  const auto lease = next_part(rest), content = next_part(rest), layer = next_part(rest),
+             name = next_part(rest), growing = next_part(rest);
 
   fs::remove_all(scene.store);
   must(::mkdir(scene.store.c_str(), 0700) == 0, "there is room");
@@ -109,19 +114,24 @@ FUZZ_TARGET(shared_files) {
   } else if ((how & 8) != 0) {
     put(scene.store / "blobs/sha256" / blob.hex(), content);
   }
-  const bool is_name = !growing.empty() && growing.size() < 200 && growing.find('/') == std::string_view::npos &&
-                       growing.find('\0') == std::string_view::npos && growing != "." && growing != ".." && growing != "other";
-  if (is_name && (how & 4) != 0) fs::create_symlink(scene.secret, scene.store / "tmp" / std::string(growing));
+  const bool is_name = !growing.empty() && growing.size() < 200 &&
+                       growing.find('/') == std::string_view::npos &&
+                       growing.find('\0') == std::string_view::npos && growing != "." &&
+                       growing != ".." && growing != "other";
+  if (is_name && (how & 4) != 0)
+    fs::create_symlink(scene.secret, scene.store / "tmp" / std::string(growing));
   if (is_name && (how & 4) == 0) put(scene.store / "tmp" / std::string(growing), "growing");
 
   const auto document = store->document(blob, 1 << 16, kFrom);
   must(!document || Sha256::of(*document) == blob, "a document has its digest");
   const UniqueFd found = store->find(blob, content.size(), kFrom);
   must(!found || text_in(found.get()) == content, "a blob is a file in the store");
-  must(!store->find(blob, content.size(), "registry:5000/other"), "for the place that has delivered it");
+  must(!store->find(blob, content.size(), "registry:5000/other"),
+       "for the place that has delivered it");
   check_layer(*store, blob);
   for (const auto& [digest, places] : store->places()) {
-    for (const auto& one : places) must(one == name && one.size() <= 1024, "a place has the name that is written there");
+    for (const auto& one : places)
+      must(one == name && one.size() <= 1024, "a place has the name that is written there");
   }
   if ((how & 1) != 0) check_lease(*store, scene, blob);
   (void)store->blobs();

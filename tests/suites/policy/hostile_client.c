@@ -1,23 +1,24 @@
-/* What a user loads into his srun in place of our plugin: the same options, and no checks. Its arguments are the options' names,
- * with "=" behind those that take a value. */
+/* What a user loads into his srun in place of our plugin: the same options, and no checks. Its
+ * arguments are the options' names, with "=" behind those that take a value. */
 #include <slurm/slurm.h>
 #include <slurm/slurm_errno.h>
+#include <slurm/spank.h>
 #include <stdint.h>
 #include <string.h>
 #include <sys/types.h>
-#include <slurm/spank.h>
 
 SPANK_PLUGIN(spank_container, 1)
 
-static int take(int number, const char *value, int remote) {
+static int take(int number, const char* value, int remote) {
   (void)number, (void)value, (void)remote;
   return 0;
 }
 
-int slurm_spank_init(spank_t spank, int argc, char **argv) {
+int slurm_spank_init(spank_t spank, int argc, char** argv) {
   for (int i = 0; i < argc; ++i) {
-    char *equals = strchr(argv[i], '=');
-    struct spank_option option = {argv[i], equals ? "VALUE" : NULL, "no checks", equals != NULL, i, take};
+    char* equals = strchr(argv[i], '=');
+    struct spank_option option = {argv[i], equals ? "VALUE" : NULL, "no checks", equals != NULL, i,
+                                  take};
     if (equals) *equals = '\0';
     if (spank_option_register(spank, &option) != ESPANK_SUCCESS) return -1;
   }

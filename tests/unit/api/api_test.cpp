@@ -93,7 +93,8 @@ TEST_CASE("a summary says what options and variables amount to, whatever their v
   REQUIRE(spc_summarize(handle.rt, &options, &summary) == SPC_OK);
   CHECK(summary.container == 0);
   CHECK(summary.verbose == 1);
-  const char* const variables[] = {"HOME=/", "PYXIS_CONTAINER_NAME=x", "SCONTAINER_EXPLAIN=yes", nullptr};
+  const char* const variables[] = {"HOME=/", "PYXIS_CONTAINER_NAME=x", "SCONTAINER_EXPLAIN=yes",
+                                   nullptr};
   options.variables = variables;
   REQUIRE(spc_summarize(handle.rt, &options, &summary) == SPC_OK);
   CHECK(summary.container == 1);
@@ -140,19 +141,23 @@ TEST_CASE("a pull policy is one of four words") {
   for (const std::string word : {"newer", "missing", "always", "never"})
     CHECK(check(handle, {"container-pull=" + word}) == SPC_OK);
   CHECK(check(handle, {"container-pull=sometimes"}) == SPC_E_INVALID);
-  CHECK(why(handle) == "--container-pull: \"sometimes\" is not allowed (hint: newer, missing, always or never)");
+  CHECK(why(handle) ==
+        "--container-pull: \"sometimes\" is not allowed (hint: newer, missing, always or never)");
 }
 
 TEST_CASE("a platform has an operating system and an architecture") {
   Handle handle;
-  for (const std::string good : {"linux/amd64", "linux/arm64/v8"}) CHECK(check(handle, {"container-platform=" + good}) == SPC_OK);
+  for (const std::string good : {"linux/amd64", "linux/arm64/v8"})
+    CHECK(check(handle, {"container-platform=" + good}) == SPC_OK);
   CHECK(check(handle, {"container-platform=arm64"}) == SPC_E_INVALID);
-  CHECK(why(handle) == "--container-platform: platform \"arm64\": use OS/ARCHITECTURE, for example linux/amd64");
+  CHECK(why(handle) ==
+        "--container-platform: platform \"arm64\": use OS/ARCHITECTURE, for example linux/amd64");
 }
 
 TEST_CASE("names of --container-env are checked") {
   Handle handle;
-  CHECK(check(handle, {"container-env=A,B", "container-env=C", "container-env=D_*,E=f=g"}) == SPC_OK);
+  CHECK(check(handle, {"container-env=A,B", "container-env=C", "container-env=D_*,E=f=g"}) ==
+        SPC_OK);
   for (const std::string names : {"A,,B", "A*=b", "1A", "A B", "A\nB", "\xc3\xa4"}) {
     CHECK(check(handle, {"container-env=" + names}) == SPC_E_INVALID);
     CHECK(why(handle).starts_with("--container-env: invalid format: \""));
@@ -164,9 +169,12 @@ TEST_CASE("options that make no sense together are refused") {
   CHECK(check(handle, {"container-contain", "container-mount-home"}) == SPC_E_INVALID);
   CHECK(why(handle) == "--container-contain and --container-mount-home cannot be combined");
   CHECK(check(handle, {"container-slurm", "container-remap-root"}) == SPC_E_INVALID);
-  CHECK(why(handle).starts_with("--container-slurm and --container-remap-root cannot be combined (hint: "));
+  CHECK(why(handle).starts_with(
+      "--container-slurm and --container-remap-root cannot be combined (hint: "));
   CHECK(check(handle, {"container-private", "container-save=/x"}) == SPC_E_INVALID);
-  CHECK(why(handle) == "--container-private and --container-save cannot be combined: each task has its own container");
+  CHECK(why(handle) ==
+        "--container-private and --container-save cannot be combined: each task has its own "
+        "container");
 }
 
 TEST_CASE("more mounts than a container can have are refused, in one option or in many") {
@@ -177,7 +185,8 @@ TEST_CASE("more mounts than a container can have are refused, in one option or i
   CHECK(why(handle) == "--container-mounts: more than 400 mounts");
   const std::string half = all.substr(0, all.find(",/a:/b250"));
   std::string other = half;
-  for (std::size_t at = 0; (at = other.find("/b", at)) != std::string::npos; ++at) other[at + 1] = 'c';
+  for (std::size_t at = 0; (at = other.find("/b", at)) != std::string::npos; ++at)
+    other[at + 1] = 'c';
   CHECK(check(handle, {half, other}) == SPC_E_INVALID);
   CHECK(why(handle) == "--container-mounts: more than 400 mounts");
   CHECK(check(handle, {half}) == SPC_OK);

@@ -13,8 +13,12 @@
 using namespace spc;
 
 TEST_CASE("an error reads step, action, object, reason, hint") {
-  auto error = Error::from_errno(ENOENT, "mount \"/data\"").during("container").hint("create it").hint("later hints lose");
-  CHECK(error.message() == "container: mount \"/data\": no such file or directory (hint: create it)");
+  auto error = Error::from_errno(ENOENT, "mount \"/data\"")
+                   .during("container")
+                   .hint("create it")
+                   .hint("later hints lose");
+  CHECK(error.message() ==
+        "container: mount \"/data\": no such file or directory (hint: create it)");
   CHECK(error.kind() == ErrorKind::not_found);
   CHECK(error.sys_errno() == ENOENT);
 }
@@ -121,7 +125,8 @@ TEST_CASE("records come back as they were written, in their order") {
   add_record(text, "workdir", "/x\ny");
   Records records(text);
   std::string seen;
-  while (records.next()) seen += std::string(records.key()) + " is " + std::string(records.value()) + ";";
+  while (records.next())
+    seen += std::string(records.key()) + " is " + std::string(records.value()) + ";";
   CHECK(seen == "env is A=b=c;env is ;workdir is /x\ny;");
   CHECK_FALSE(records.damaged());
 }
@@ -154,8 +159,9 @@ TEST_CASE("texts are trimmed, split and joined") {
 TEST_CASE("UTF-8 ends where another byte is") {
   CHECK(utf8_bytes("") == 0);
   CHECK(utf8_bytes(std::string_view("a\0\xc3\xa9\xe2\x82\xac\xf0\x9f\x9a\x80", 11)) == 11);
-  for (const std::string_view bad : {"\x80", "\xc3", "\xc0\x80", "\xe2\x82", "\xe0\x80\x80", "\xed\xa0\x80", "\xf4\x90\x80\x80",
-                                     "\xf0\x80\x80\x80", "\xff", "\xf5\x80\x80\x80"}) {
+  for (const std::string_view bad :
+       {"\x80", "\xc3", "\xc0\x80", "\xe2\x82", "\xe0\x80\x80", "\xed\xa0\x80", "\xf4\x90\x80\x80",
+        "\xf0\x80\x80\x80", "\xff", "\xf5\x80\x80\x80"}) {
     CHECK(utf8_bytes("ok " + std::string(bad)) == 3);
   }
 }

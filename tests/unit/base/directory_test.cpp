@@ -18,10 +18,13 @@ class Scene {
     char name[] = "/tmp/spc-directory-XXXXXX";
     path = ::mkdtemp(name);
     ::mkdir((path + "/below").c_str(), 0700);
-    for (int i = 0; i < files; ++i) UniqueFd(::open((path + "/" + std::to_string(i)).c_str(), O_CREAT | O_WRONLY | O_CLOEXEC, 0600));
+    for (int i = 0; i < files; ++i)
+      UniqueFd(
+          ::open((path + "/" + std::to_string(i)).c_str(), O_CREAT | O_WRONLY | O_CLOEXEC, 0600));
   }
   ~Scene() {
-    for (DirectoryReader entries(path); entries.next();) ::unlinkat(entries.descriptor(), entries.c_name(), 0);
+    for (DirectoryReader entries(path); entries.next();)
+      ::unlinkat(entries.descriptor(), entries.c_name(), 0);
     ::rmdir((path + "/below").c_str());
     ::rmdir(path.c_str());
   }
@@ -60,7 +63,8 @@ TEST_CASE("entries are removed while they are read") {
   int left = 0;
   for (int round = 0; round < 2; ++round) {
     left = 0;
-    for (DirectoryReader entries(scene.path); entries.next();) left += ::unlinkat(entries.descriptor(), entries.c_name(), 0) == 0;
+    for (DirectoryReader entries(scene.path); entries.next();)
+      left += ::unlinkat(entries.descriptor(), entries.c_name(), 0) == 0;
   }
   CHECK(left == 0);
 }

@@ -9,11 +9,11 @@ using namespace spc;
 TEST_CASE("a sentence takes text of every kind and whole numbers") {
   const char array[16] = "array";
   const std::string text("with\0NUL", 8);
-  CHECK(formatted("a {}, a {}, an {}", "literal", std::string_view("view of it").substr(0, 4), array) ==
-        "a literal, a view, an array");
+  CHECK(formatted("a {}, a {}, an {}", "literal", std::string_view("view of it").substr(0, 4),
+                  array) == "a literal, a view, an array");
   CHECK(formatted("{}", text) == text);
-  CHECK(formatted("{} of {} MB, {} left, mode {}", 3, std::uint64_t{18'446'744'073'709'551'615U}, -7, std::uint8_t{64}) ==
-        "3 of 18446744073709551615 MB, -7 left, mode 64");
+  CHECK(formatted("{} of {} MB, {} left, mode {}", 3, std::uint64_t{18'446'744'073'709'551'615U},
+                  -7, std::uint8_t{64}) == "3 of 18446744073709551615 MB, -7 left, mode 64");
   CHECK(formatted("{}{}{}", 'a', "", std::string()) == "a");
 }
 

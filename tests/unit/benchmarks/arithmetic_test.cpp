@@ -110,8 +110,8 @@ TEST_CASE("bandwidths are those of nccl-tests") {
 TEST_CASE("threads in the place of GPUs exchange what they should, and a wrong number is counted") {
   for (const int ranks : {1, 2, 5}) {
     const auto exchange = threads(ranks);
-    for (const Collective collective :
-         {Collective::all_reduce, Collective::all_gather, Collective::broadcast, Collective::send_recv}) {
+    for (const Collective collective : {Collective::all_reduce, Collective::all_gather,
+                                        Collective::broadcast, Collective::send_recv}) {
       std::size_t wrong = 1;
       CHECK(exchange->run(collective, 1000, 1, 2, wrong) > 0);
       INFO(name_of(collective) << " of " << ranks);

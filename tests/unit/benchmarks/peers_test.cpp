@@ -1,5 +1,5 @@
-// What the order of the nodes that take an image from each other promises, by simulation; benchmarks/README.md says what of it is
-// true.
+// What the order of the nodes that take an image from each other promises, by simulation;
+// benchmarks/README.md says what of it is true.
 #include <cmath>
 
 #include "benchmarks/peers/simulation.hpp"
@@ -28,7 +28,9 @@ Outcome all_ready(const Scenario& scenario) {
 
 }  // namespace
 
-TEST_CASE("1,024 nodes: the registry sends the image once, and the last node waits at most 1.3 times as long as one alone") {
+TEST_CASE(
+    "1,024 nodes: the registry sends the image once, and the last node waits at most 1.3 times as "
+    "long as one alone") {
   for (const double gbits : {25., 100.}) {
     for (const double rate : {kMeasured, kFast}) {
       INFO(gbits, " Gb/s, ", rate);
@@ -50,7 +52,8 @@ TEST_CASE("where nothing fails the simulation takes as long as the arithmetic of
     one.fanout = fanout;
     one.spread = one.jitter = one.connect = 0;
     const double depth = fanout == 2 ? 10 : 5;
-    const double wanted = fanout * one.image / one.link + depth * (fanout * one.chunk / one.link + one.latency);
+    const double wanted =
+        fanout * one.image / one.link + depth * (fanout * one.chunk / one.link + one.latency);
     const double found = simulate(one).longest;
     INFO(found, " s, by arithmetic ", wanted);
     CHECK(std::fabs(found - wanted) < 0.1 * wanted);
@@ -58,7 +61,8 @@ TEST_CASE("where nothing fails the simulation takes as long as the arithmetic of
 }
 
 TEST_CASE(
-    "the death of the leader costs less than 2 s, the loss of its node less than 2.5 s, and the registry goes on where it was") {
+    "the death of the leader costs less than 2 s, the loss of its node less than 2.5 s, and the "
+    "registry goes on where it was") {
   const double sound = all_ready(step_of_1024(25, kFast)).longest;
   const auto killed = all_ready(step_of_1024(25, kFast, Fault::leader_killed));
   CHECK(killed.longest - sound < 2);
@@ -95,7 +99,9 @@ TEST_CASE("a part that is cut off asks the registry by few nodes") {
   CHECK(parted.ratio() <= 1.6);
 }
 
-TEST_CASE("a relay with a tenth of its link holds up those below it only until they have left it, and nobody else moves") {
+TEST_CASE(
+    "a relay with a tenth of its link holds up those below it only until they have left it, and "
+    "nobody else moves") {
   auto slow = step_of_1024(25, kFast, Fault::slow_relay);
   const auto left = all_ready(slow);
   CHECK(left.ratio() <= 2.2);
@@ -112,7 +118,9 @@ TEST_CASE("where the links are what is slow nobody leaves anybody") {
   CHECK(full.ratio() <= 1.7);
 }
 
-TEST_CASE("nodes take bytes before they can convert them: who converts slowly holds up nobody, and leaves nobody") {
+TEST_CASE(
+    "nodes take bytes before they can convert them: who converts slowly holds up nobody, and "
+    "leaves nobody") {
   auto straggling = step_of_1024(25, kFast);
   straggling.stragglers = 0.01;
   const auto others = all_ready(straggling);

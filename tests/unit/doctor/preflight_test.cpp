@@ -4,9 +4,9 @@
 #include <fstream>
 #include <set>
 
-#include "unit/test.hpp"
 #include "doctor/failure.hpp"
 #include "doctor/preflight.hpp"
+#include "unit/test.hpp"
 
 using namespace spc;
 using Verdict = Finding::Verdict;
@@ -43,7 +43,8 @@ class FakeNode {
   FakeNode& operator=(const FakeNode&) = delete;
 
   void file(const std::string& path, const std::string& text) const {
-    std::filesystem::create_directories(std::filesystem::path(around.host_root + path).parent_path());
+    std::filesystem::create_directories(
+        std::filesystem::path(around.host_root + path).parent_path());
     std::ofstream(around.host_root + path) << text;
   }
   /// Two GPUs with a driver to which nothing is missing.
@@ -105,7 +106,8 @@ TEST_CASE("a fake node with GPUs, NVSwitch and InfiniBand has nothing to be cure
 
 TEST_CASE("every check has a name of its own, and failures name only checks that exist") {
   std::set<std::string> names;
-  for (const Finding& finding : preflight(FakeNode().around)) CHECK(names.insert(finding.what).second);
+  for (const Finding& finding : preflight(FakeNode().around))
+    CHECK(names.insert(finding.what).second);
   for (const Failure* failure : known_failures()) {
     for (const char* check : failure->checks) {
       INFO(std::string(failure->id), ": ", check);
@@ -126,7 +128,8 @@ TEST_CASE("fake GPUs that the step may not open") {
   FakeNode node;
   node.gpus();
   node.denied = {"/dev/nvidia1"};
-  expect(node.check("GPU nodes"), Verdict::ok, "/dev/nvidia0 accessible; not /dev/nvidia1 (Operation not permitted)");
+  expect(node.check("GPU nodes"), Verdict::ok,
+         "/dev/nvidia0 accessible; not /dev/nvidia1 (Operation not permitted)");
   node.around.environment["SLURM_STEP_GPUS"] = "0-1";
   expect(node.check("GPUs of the step"), Verdict::failed, "only 1");
   node.denied = {"/dev/nvidia0", "/dev/nvidia1"};
@@ -187,10 +190,12 @@ TEST_CASE("CDI specifications that cannot be read, and stubs on the loader's pat
   node.file("/etc/cdi/README", "");
   expect(node.check("CDI"), Verdict::ok, "no specification");
   node.file("/etc/cdi/nvidia.json", kSpecification);
-  expect(node.check("CDI"), Verdict::failed, "/etc/cdi/nvidia.json names /usr/lib64/libcuda.so.570.86.10, which does not exist");
-  node.file("/etc/cdi/nvidia.json",
-            R"({"cdiVersion": "0.6.0", "kind": "nvidia.com/gpu", "devices": [{"name": "0", "containerEdits": {"mounts": [)"
-            R"({"hostPath": "/run/nvidia-persistenced/socket", "containerPath": "/run/nvidia-persistenced/socket"}]}}]})");
+  expect(node.check("CDI"), Verdict::failed,
+         "/etc/cdi/nvidia.json names /usr/lib64/libcuda.so.570.86.10, which does not exist");
+  node.file(
+      "/etc/cdi/nvidia.json",
+      R"({"cdiVersion": "0.6.0", "kind": "nvidia.com/gpu", "devices": [{"name": "0", "containerEdits": {"mounts": [)"
+      R"({"hostPath": "/run/nvidia-persistenced/socket", "containerPath": "/run/nvidia-persistenced/socket"}]}}]})");
   expect(node.check("CDI"), Verdict::ok, "/etc/cdi/nvidia.json");
   node.file("/etc/cdi/nvidia.json", "{");
   expect(node.check("CDI"), Verdict::failed, "/etc/cdi/nvidia.json");
@@ -252,7 +257,8 @@ TEST_CASE("PMI as Slurm gives it and as it goes wrong") {
   auto& environment = node.around.environment;
   expect(node.check("PMIx"), Verdict::ok, "slurm.pmix.7.0, rank 0");
   environment["PMIX_SERVER_TMPDIR"] = "/var/spool/slurmd/pmix.7.0/";
-  expect(node.check("PMIx"), Verdict::failed, "PMIX_SERVER_TMPDIR=/var/spool/slurmd/pmix.7.0/ does not exist");
+  expect(node.check("PMIx"), Verdict::failed,
+         "PMIX_SERVER_TMPDIR=/var/spool/slurmd/pmix.7.0/ does not exist");
   node.file("/var/spool/slurmd/pmix.7.0/x", "");
   expect(node.check("PMIx"), Verdict::ok, "");
   for (const char* harmless : {"none", "^munge", "native"}) {
@@ -314,9 +320,11 @@ TEST_CASE("fake adapters of other fabrics") {
   expect(node.check("EFA, Omni-Path, Slingshot"), Verdict::failed, "cxi0 has no device node");
   CHECK(node.check("EFA, Omni-Path, Slingshot").cure == "modprobe cxi-user on the node");
   node.file("/dev/cxi0", "");
-  expect(node.check("EFA, Omni-Path, Slingshot"), Verdict::ok, "cxi0: /dev/cxi0; images need libfabric");
+  expect(node.check("EFA, Omni-Path, Slingshot"), Verdict::ok,
+         "cxi0: /dev/cxi0; images need libfabric");
   node.denied = {"/dev/cxi0"};
-  expect(node.check("EFA, Omni-Path, Slingshot"), Verdict::failed, "cxi0: /dev/cxi0: Operation not permitted");
+  expect(node.check("EFA, Omni-Path, Slingshot"), Verdict::failed,
+         "cxi0: /dev/cxi0: Operation not permitted");
   expect(node.check("InfiniBand"), Verdict::ok, "none");
   node.around.locked_memory = {64 << 10, 64 << 10};
   expect(node.check("locked memory"), Verdict::failed, "0.1 MiB, but the node has a fabric (cxi0)");
@@ -336,8 +344,11 @@ TEST_CASE("a fake node with EFA") {
 TEST_CASE("a fake node with Omni-Path") {
   FakeNode node;
   node.file("/sys/class/infiniband/hfi1_0/x", "");
-  std::filesystem::create_directories(node.around.host_root + "/sys/class/infiniband/hfi1_0/device");
-  std::filesystem::create_symlink("../../../bus/pci/drivers/hfi1", node.around.host_root + "/sys/class/infiniband/hfi1_0/device/driver");
+  std::filesystem::create_directories(node.around.host_root +
+                                      "/sys/class/infiniband/hfi1_0/device");
+  std::filesystem::create_symlink(
+      "../../../bus/pci/drivers/hfi1",
+      node.around.host_root + "/sys/class/infiniband/hfi1_0/device/driver");
   node.file("/sys/class/infiniband_verbs/uverbs0/ibdev", "hfi1_0\n");
   node.file("/dev/infiniband/uverbs0", "");  // which nothing uses there
   expect(node.check("EFA, Omni-Path, Slingshot"), Verdict::failed, "hfi1_0 has no device node");
@@ -363,12 +374,14 @@ TEST_CASE("NCCL's settings that name what is not there") {
   CHECK(interface("^eth,lo") == Verdict::failed);
   environment.erase("NCCL_SOCKET_IFNAME");
   node.file("/etc/nccl.conf", "# site\nNCCL_TOPO_FILE=/etc/nccl/topo.xml\nNCCL_SOCKET_IFNAME=ib\n");
-  expect(node.check("NCCL settings"), Verdict::failed, "NCCL_TOPO_FILE=/etc/nccl/topo.xml does not exist");
+  expect(node.check("NCCL settings"), Verdict::failed,
+         "NCCL_TOPO_FILE=/etc/nccl/topo.xml does not exist");
   node.file("/etc/nccl/topo.xml", "<system/>");
   expect(node.check("NCCL settings"), Verdict::failed, "NCCL_SOCKET_IFNAME=ib");
   environment["HOME"] = "/home/alice";
   node.file("/home/alice/.nccl.conf", "NCCL_SOCKET_IFNAME=eth0\n");
-  expect(node.check("NCCL settings"), Verdict::ok, "/etc/nccl.conf /home/alice/.nccl.conf, NCCL_SOCKET_IFNAME=eth0");
+  expect(node.check("NCCL settings"), Verdict::ok,
+         "/etc/nccl.conf /home/alice/.nccl.conf, NCCL_SOCKET_IFNAME=eth0");
   environment["NCCL_CONF_FILE"] = "/nowhere";
   expect(node.check("NCCL settings"), Verdict::warning, "/nowhere");
 }

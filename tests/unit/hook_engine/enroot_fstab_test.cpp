@@ -8,9 +8,9 @@
 #include <filesystem>
 #include <fstream>
 
-#include "unit/test.hpp"
 #include "hook_engine/enroot_fstab.hpp"
 #include "hook_engine/root_path.hpp"
+#include "unit/test.hpp"
 
 using namespace spc;
 
@@ -55,11 +55,14 @@ class Root {
   [[nodiscard]] std::string open(const std::string& path, MakeTarget make = MakeTarget::no) const {
     const auto opened = open_in_root(root_.get(), path, make);
     if (!opened) return std::to_string(opened.error().sys_errno());
-    const auto place = std::filesystem::read_symlink("/proc/self/fd/" + std::to_string(opened->get())).string();
+    const auto place =
+        std::filesystem::read_symlink("/proc/self/fd/" + std::to_string(opened->get())).string();
     REQUIRE(place.starts_with(path_));
     return place.size() == path_.size() ? "/" : place.substr(path_.size());
   }
-  [[nodiscard]] bool is_file(const std::string& path) const { return std::filesystem::is_regular_file(path_ + path); }
+  [[nodiscard]] bool is_file(const std::string& path) const {
+    return std::filesystem::is_regular_file(path_ + path);
+  }
 
  private:
   std::string path_;
@@ -69,7 +72,9 @@ class Root {
 }  // namespace
 
 TEST_CASE("a complete line of enroot's fstab") {
-  const auto line = only("/a\\040b /c\\134d none x-create=file,bind,ro,nosuid,nodev,noexec,private,nofail,silent 0 -1\n");
+  const auto line = only(
+      "/a\\040b /c\\134d none x-create=file,bind,ro,nosuid,nodev,noexec,private,nofail,silent 0 "
+      "-1\n");
   CHECK(line.source == "/a b");
   CHECK(line.target == "/c\\d");
   CHECK(line.type == "none");

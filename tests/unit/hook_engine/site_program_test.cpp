@@ -8,7 +8,6 @@
 #include <filesystem>
 #include <fstream>
 
-#include "unit/test.hpp"
 #include "hook_engine/hook_conditions.hpp"
 #include "hook_engine/hook_description.hpp"
 #include "hook_engine/hook_directory.hpp"
@@ -16,6 +15,7 @@
 #include "hook_engine/program_hook.hpp"
 #include "hook_engine/site_program.hpp"
 #include "hooks/builtin/builtin_hooks.hpp"
+#include "unit/test.hpp"
 
 using namespace spc;
 
@@ -68,7 +68,9 @@ HookProcess process(const std::string& program, unsigned seconds = 20) {
   return it;
 }
 
-Result<std::string> run(const HookProcess& it, Lines& lines) { return run_site_program("50-x", it, lines); }
+Result<std::string> run(const HookProcess& it, Lines& lines) {
+  return run_site_program("50-x", it, lines);
+}
 
 std::string failure(const HookProcess& it) {
   Lines lines;
@@ -85,7 +87,9 @@ TEST_CASE("row 206: a directory of hooks that is absent or empty has none") {
   CHECK(read_hook_directory(site.path + "/nowhere", ::geteuid())->empty());
 }
 
-TEST_CASE("row 206: a directory of hooks that is a file or that others can write is refused, a link is followed") {
+TEST_CASE(
+    "row 206: a directory of hooks that is a file or that others can write is refused, a link is "
+    "followed") {
   const Site site;
   const auto file = site.add("file", "", 0644);
   auto read = read_hook_directory(file, ::geteuid());
@@ -97,7 +101,8 @@ TEST_CASE("row 206: a directory of hooks that is a file or that others can write
   CHECK(site.error().find("is writable by others (hint: chmod go-w it)") != std::string::npos);
 }
 
-TEST_CASE("row 206: a hook that others can write or that belongs to another is refused by its name") {
+TEST_CASE(
+    "row 206: a hook that others can write or that belongs to another is refused by its name") {
   const Site site;
   const auto file = site.add("50-a", script("true"), 0775);
   CHECK(site.error() == "hook \"" + file + "\": is writable by others (hint: chmod go-w it)");
@@ -116,7 +121,8 @@ TEST_CASE("hooks are ordered by stem and kind, and backups are none") {
   site.add("60-off", "", 0755);
   site.add("70-off.sh", "text", 0644);
   fs::create_symlink("/dev/null", site.path + "/80-off");
-  for (const char* none : {".hidden", "50-b~", "50-b.bak", "50-b.rpmsave", "50-b.dpkg-old"}) site.add(none, "x");
+  for (const char* none : {".hidden", "50-b~", "50-b.bak", "50-b.rpmsave", "50-b.dpkg-old"})
+    site.add(none, "x");
   fs::create_directory(site.path + "/90-directory");
   const auto files = site.files().value();
   std::string list;
@@ -127,28 +133,35 @@ TEST_CASE("hooks are ordered by stem and kind, and backups are none") {
   CHECK(files[3].kind == HookFile::Kind::description);
 }
 
-TEST_CASE("a hook's process has the environment, descriptors and rights that it is given and no others") {
+TEST_CASE(
+    "a hook's process has the environment, descriptors and rights that it is given and no others") {
   const Site site;
   Lines lines;
-  auto it = process(
-      site.add("a", script("pwd; ls /proc/self/fd | wc -l; grep -E 'CapEff|CapPrm|CapInh|CapAmb|NoNewPrivs' /proc/self/status; "
-                           "env | grep -v -E '^(PWD|_|SHLVL|OLDPWD)=' | sort; cat; echo said >&2")));
+  auto it = process(site.add(
+      "a", script("pwd; ls /proc/self/fd | wc -l; grep -E 'CapEff|CapPrm|CapInh|CapAmb|NoNewPrivs' "
+                  "/proc/self/status; "
+                  "env | grep -v -E '^(PWD|_|SHLVL|OLDPWD)=' | sort; cat; echo said >&2")));
   it.input = "the input\n";
   const auto said = run(it, lines);
   REQUIRE(said);
-  CHECK(*said ==
-        "/\n4\nCapInh:\t0000000000000000\nCapPrm:\t0000000000000000\nCapEff:\t0000000000000000\nCapAmb:\t0000000000000000\n"
-        "NoNewPrivs:\t1\nONLY=this\nPATH=/usr/bin:/bin\nthe input\n");  // ls has opened the directory
+  CHECK(
+      *said ==
+      "/\n4\nCapInh:\t0000000000000000\nCapPrm:\t0000000000000000\nCapEff:"
+      "\t0000000000000000\nCapAmb:\t0000000000000000\n"
+      "NoNewPrivs:\t1\nONLY=this\nPATH=/usr/bin:/bin\nthe input\n");  // ls has opened the directory
   CHECK(lines.text == "hook 50-x: said\n");
 }
 
-TEST_CASE("row 207: a hook that fails, is killed or hangs is refused with its name and how it ended") {
+TEST_CASE(
+    "row 207: a hook that fails, is killed or hangs is refused with its name and how it ended") {
   const Site site;
   const auto fails = site.add("fails", script("echo one >&2; echo two >&2; exit 3"));
-  CHECK(failure(process(fails)) == "run \"" + fails + "\": exited with status 3; last output: \"one\\ntwo\"");
+  CHECK(failure(process(fails)) ==
+        "run \"" + fails + "\": exited with status 3; last output: \"one\\ntwo\"");
   const auto killed = site.add("killed", script("kill -9 $$"));
   CHECK(failure(process(killed)) == "run \"" + killed + "\": was killed by signal 9");
-  const auto hangs = site.add("hangs", script("sleep 1000 & echo $! >" + site.path + "/pid; sleep 1000"));
+  const auto hangs =
+      site.add("hangs", script("sleep 1000 & echo $! >" + site.path + "/pid; sleep 1000"));
   CHECK(failure(process(hangs, 1)) == "run \"" + hangs + "\": did not finish within 1 s");
   // With its whole process group.
   pid_t child = 0;
@@ -167,7 +180,9 @@ TEST_CASE("row 207: a hook that fails, is killed or hangs is refused with its na
   CHECK((!status || word == "Z"));
 }
 
-TEST_CASE("row 207: a hook that prints without end is stopped, and what it says to the user is cut and escaped") {
+TEST_CASE(
+    "row 207: a hook that prints without end is stopped, and what it says to the user is cut and "
+    "escaped") {
   const Site site;
   const auto much = site.add("much", script("yes"));
   CHECK(failure(process(much)) == "run \"" + much + "\": printed more than 1 MiB");
@@ -181,15 +196,19 @@ TEST_CASE("row 207: a hook that prints without end is stopped, and what it says 
 
 TEST_CASE("row 208: a hook that is gone or has no interpreter is refused, naming it") {
   const Site site;
-  CHECK(failure(process(site.path + "/gone")).starts_with("run \"" + site.path + "/gone\": no such file or directory"));
+  CHECK(failure(process(site.path + "/gone"))
+            .starts_with("run \"" + site.path + "/gone\": no such file or directory"));
   const auto odd = site.add("odd", "#!/no/interpreter\n");
   CHECK(failure(process(odd)) ==
-        "run \"" + odd + "\": no such file or directory (hint: its interpreter must exist on the node)");
+        "run \"" + odd +
+            "\": no such file or directory (hint: its interpreter must exist on the node)");
   const auto text = site.add("text", "neither script nor program\n");
   CHECK(failure(process(text)).starts_with("run \"" + text + "\": exec format error"));
 }
 
-TEST_CASE("a hook of the site replaces what is built in, turns it off, and fails as a warning if it is optional") {
+TEST_CASE(
+    "a hook of the site replaces what is built in, turns it off, and fails as a warning if it is "
+    "optional") {
   const Site site;
   Lines lines;
   HookContext context;
@@ -212,13 +231,14 @@ TEST_CASE("a hook of the site replaces what is built in, turns it off, and fails
   site.add(built_in, script("echo '{\"notes\": [\"mine\"]}'"));
   CHECK(origin() == file + ";");
   auto outcomes = find().value().prepare(context).value();
-  const auto mine = std::find_if(outcomes.begin(), outcomes.end(), [&](const auto& outcome) { return outcome.hook == built_in; });
+  const auto mine = std::find_if(outcomes.begin(), outcomes.end(),
+                                 [&](const auto& outcome) { return outcome.hook == built_in; });
   REQUIRE(mine != outcomes.end());
   CHECK(mine->edits.notes == std::vector<std::string>{"mine"});
 
   site.add(built_in, script("exit 1"));
-  CHECK(find().value().prepare(context).error().message().starts_with("hook " + built_in + ": run \"" + file +
-                                                                      "\": exited with status 1"));
+  CHECK(find().value().prepare(context).error().message().starts_with(
+      "hook " + built_in + ": run \"" + file + "\": exited with status 1"));
   site.add(built_in + ".json", R"({"optional": true})", 0644);
   CHECK(find().value().prepare(context));
   CHECK(lines.text.starts_with("warning: hook " + built_in + ": run"));
@@ -231,7 +251,8 @@ TEST_CASE("a hook of the site replaces what is built in, turns it off, and fails
   CHECK(find().value().prepare(context).error().message() == "hook " + built_in + ": \\x1b[31mno");
   site.add(built_in, script("echo '{\"mounts\": [{\"source\": \"x\"}]}'"));
   CHECK(find().value().prepare(context).error().message() ==
-        "hook " + built_in + ": what \"" + file + "\" printed: mounts[0].source: \"x\" is not an absolute path");
+        "hook " + built_in + ": what \"" + file +
+            "\" printed: mounts[0].source: \"x\" is not an absolute path");
   site.add(built_in + ".py", script("true"));
   CHECK(find().error().message().ends_with("have the same name (hint: the suffix is ignored)"));
 }
@@ -264,18 +285,23 @@ TEST_CASE("all conditions must hold for a hook to take part") {
 }
 
 TEST_CASE("a description of a hook is read strictly") {
-  const auto error = [](std::string_view text) { return HookDescription::parse(text).error().message(); };
-  CHECK(HookDescription::parse(R"({"version": "1.0.0", "hook": {"timeout": 5, "args": ["a", "b"], "env": ["A=b"]},
+  const auto error = [](std::string_view text) {
+    return HookDescription::parse(text).error().message();
+  };
+  CHECK(HookDescription::parse(
+      R"({"version": "1.0.0", "hook": {"timeout": 5, "args": ["a", "b"], "env": ["A=b"]},
                                    "when": {"always": true}, "stages": ["prepare", "task"], "optional": true})"));
   CHECK(HookDescription::parse(
       R"({"version": "1.0.0", "hook": {"path": "/x"}, "when": {"always": true}, "stages": ["poststop"]})"));
   CHECK(error(R"({"version": "0.1.0"})") == "version: \"0.1.0\" is not 1.0.0");
-  CHECK(error(R"({"stages": ["prestart"]})") == "stages: \"prestart\" is not a stage (prepare, create, task, start, stop)");
+  CHECK(error(R"({"stages": ["prestart"]})") ==
+        "stages: \"prestart\" is not a stage (prepare, create, task, start, stop)");
   CHECK(error(R"({"hook": {"path": "/x"}, "when": {"always": true}, "stages": ["task"]})")
             .starts_with("stages: \"task\" is not a stage (prestart,"));
   CHECK(error(R"({"hook": {"path": "/x"}, "stages": ["poststop"]})") == "when: is missing");
   CHECK(error(R"({"hook": {"path": "x"}})") == "hook.path: \"x\" is not an absolute path");
   CHECK(error(R"({"hook": {"timeout": 0}})") == "hook.timeout: is not between 1 and 86400 seconds");
-  CHECK(error(R"({"when": {"commands": ["("]}})").starts_with("when.commands: \"(\" is not an extended regular expression: "));
+  CHECK(error(R"({"when": {"commands": ["("]}})")
+            .starts_with("when.commands: \"(\" is not an extended regular expression: "));
   CHECK(error(R"({"whem": {}})") == "whem: is unknown");
 }

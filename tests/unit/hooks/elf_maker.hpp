@@ -27,11 +27,13 @@ inline constexpr char kLibraries[] = "/usr/lib/x86_64-linux-gnu";
 /// As kept pages have it, which were written on x86-64.
 inline std::string as_on_x86(std::string text) {
   constexpr std::string_view kOther = "aarch64-linux-gnu";
-  for (auto at = text.find(kOther); at != std::string::npos; at = text.find(kOther)) text.replace(at, kOther.size(), "x86_64-linux-gnu");
+  for (auto at = text.find(kOther); at != std::string::npos; at = text.find(kOther))
+    text.replace(at, kOther.size(), "x86_64-linux-gnu");
   return text;
 }
 
-/// A small library as the loader's tests and those of MPI need it: an ELF file of 64 bits that says things about itself.
+/// A small library as the loader's tests and those of MPI need it: an ELF file of 64 bits that says
+/// things about itself.
 struct MadeElf {
   std::string soname;
   std::vector<std::string> needed;
@@ -63,12 +65,17 @@ struct MadeElf {
     std::string needs;
     std::size_t left = version_needs.size();
     for (const auto& [file, versions] : version_needs) {
-      Elf64_Verneed need{1, static_cast<Elf64_Half>(versions.size()), put(file), sizeof(Elf64_Verneed), 0};
-      if (--left > 0) need.vn_next = static_cast<Elf64_Word>(sizeof need + versions.size() * sizeof(Elf64_Vernaux));
+      Elf64_Verneed need{1, static_cast<Elf64_Half>(versions.size()), put(file),
+                         sizeof(Elf64_Verneed), 0};
+      if (--left > 0)
+        need.vn_next =
+            static_cast<Elf64_Word>(sizeof need + versions.size() * sizeof(Elf64_Vernaux));
       append(needs, need);
       for (const auto& version : versions) {
         append(needs, Elf64_Vernaux{0, 0, 2, put(version),
-                                    &version == &versions.back() ? 0U : static_cast<unsigned>(sizeof(Elf64_Vernaux))});
+                                    &version == &versions.back()
+                                        ? 0U
+                                        : static_cast<unsigned>(sizeof(Elf64_Vernaux))});
       }
     }
     std::string definitions;
@@ -78,7 +85,8 @@ struct MadeElf {
       definition.vd_ndx = static_cast<Elf64_Half>(i + 1);
       definition.vd_cnt = 1;
       definition.vd_aux = sizeof definition;
-      if (i + 1 < version_definitions.size()) definition.vd_next = sizeof definition + sizeof(Elf64_Verdaux);
+      if (i + 1 < version_definitions.size())
+        definition.vd_next = sizeof definition + sizeof(Elf64_Verdaux);
       append(definitions, definition);
       append(definitions, Elf64_Verdaux{put(version_definitions[i]), 0});
     }
@@ -86,12 +94,16 @@ struct MadeElf {
     std::string symbols, hash;
     if (!functions.empty()) {
       append(symbols, Elf64_Sym{});
-      append(symbols, Elf64_Sym{put("not_here"), ELF64_ST_INFO(STB_GLOBAL, STT_FUNC), 0, SHN_UNDEF, 0, 0});
-      for (const auto& name : functions) append(symbols, Elf64_Sym{put(name), ELF64_ST_INFO(STB_GLOBAL, STT_FUNC), 0, 1, 0x10000, 8});
+      append(symbols,
+             Elf64_Sym{put("not_here"), ELF64_ST_INFO(STB_GLOBAL, STT_FUNC), 0, SHN_UNDEF, 0, 0});
+      for (const auto& name : functions)
+        append(symbols,
+               Elf64_Sym{put(name), ELF64_ST_INFO(STB_GLOBAL, STT_FUNC), 0, 1, 0x10000, 8});
       const auto count = static_cast<std::uint32_t>(functions.size() + 2);
       if (gnu_hash) {  // one bucket that begins behind the undefined one, and a chain to the last
         for (const std::uint32_t word : {1U, 2U, 1U, 0U, 0U, 0U, 2U}) append(hash, word);
-        for (std::uint32_t i = 2; i < count; ++i) append(hash, std::uint32_t{i + 1 == count ? 1U : 2U});
+        for (std::uint32_t i = 2; i < count; ++i)
+          append(hash, std::uint32_t{i + 1 == count ? 1U : 2U});
       } else {
         for (const std::uint32_t word : {1U, count, 0U}) append(hash, word);
       }
@@ -137,15 +149,18 @@ struct MadeElf {
     header.e_phnum = 2;
     std::string file;
     append(file, header);
-    append(file, Elf64_Phdr{PT_LOAD, PF_R, 0, kAddress, kAddress, dynamic_at + dynamic_size, dynamic_at + dynamic_size, 4096});
-    append(file,
-           Elf64_Phdr{PT_DYNAMIC, PF_R, dynamic_at, kAddress + dynamic_at, kAddress + dynamic_at, dynamic_size, dynamic_size, 8});
+    append(file, Elf64_Phdr{PT_LOAD, PF_R, 0, kAddress, kAddress, dynamic_at + dynamic_size,
+                            dynamic_at + dynamic_size, 4096});
+    append(file, Elf64_Phdr{PT_DYNAMIC, PF_R, dynamic_at, kAddress + dynamic_at,
+                            kAddress + dynamic_at, dynamic_size, dynamic_size, 8});
     file += strings + needs + definitions + symbols + hash;
     for (const auto& entry : dynamic) append(file, entry);
     return file;
   }
 
-  [[nodiscard]] spc::UniqueFd file() const { return std::move(spc::sealed_memory_file("made.so", bytes())).value(); }
+  [[nodiscard]] spc::UniqueFd file() const {
+    return std::move(spc::sealed_memory_file("made.so", bytes())).value();
+  }
 
  private:
   template <typename T>

@@ -12,11 +12,12 @@
 #include <fstream>
 #include <string>
 
-#include "unit/hooks/elf_maker.hpp"
 #include "hooks/hook.hpp"
+#include "unit/hooks/elf_maker.hpp"
 
-/// A node that looks as if it had GPUs and NVIDIA's driver, and an image, in a directory of the test's own. Its libraries are
-/// ELF files with nothing but a soname; its device nodes are files. So what is tested with it is called fake.
+/// A node that looks as if it had GPUs and NVIDIA's driver, and an image, in a directory of the
+/// test's own. Its libraries are ELF files with nothing but a soname; its device nodes are files.
+/// So what is tested with it is called fake.
 class FakeNode {
  public:
   FakeNode() {
@@ -31,12 +32,21 @@ class FakeNode {
   [[nodiscard]] std::filesystem::path host() const { return top_ / "host"; }
   [[nodiscard]] std::filesystem::path image() const { return top_ / "image"; }
 
-  void file(const std::string& path, const std::string& text = "") const { write(host() / path.substr(1), text); }
-  void image_file(const std::string& path, const std::string& text = "") const { write(image() / path.substr(1), text); }
-  void link(const std::string& path, const std::string& target) const { make_link(host() / path.substr(1), target); }
-  void image_link(const std::string& path, const std::string& target) const { make_link(image() / path.substr(1), target); }
+  void file(const std::string& path, const std::string& text = "") const {
+    write(host() / path.substr(1), text);
+  }
+  void image_file(const std::string& path, const std::string& text = "") const {
+    write(image() / path.substr(1), text);
+  }
+  void link(const std::string& path, const std::string& target) const {
+    make_link(host() / path.substr(1), target);
+  }
+  void image_link(const std::string& path, const std::string& target) const {
+    make_link(image() / path.substr(1), target);
+  }
 
-  void library(const std::string& path, const std::string& soname, std::uint16_t machine = kOwnMachine) const {
+  void library(const std::string& path, const std::string& soname,
+               std::uint16_t machine = kOwnMachine) const {
     file(path, elf_library(soname, machine));
   }
 
@@ -47,17 +57,21 @@ class FakeNode {
     file("/dev/nvidia-uvm-tools");
   }
 
-  /// What a real driver has for computing and looking at it, and some of what it has for pictures and video.
-  void libraries(const std::string& directory, const std::string& version, std::uint16_t machine = kOwnMachine) const {
-    for (const char* stem : {"libcuda", "libnvidia-ml", "libnvidia-ptxjitcompiler", "libnvidia-encode", "libnvidia-eglcore",
-                             "libnvidia-opticalflow", "libnvidia-brandnew"}) {
+  /// What a real driver has for computing and looking at it, and some of what it has for pictures
+  /// and video.
+  void libraries(const std::string& directory, const std::string& version,
+                 std::uint16_t machine = kOwnMachine) const {
+    for (const char* stem :
+         {"libcuda", "libnvidia-ml", "libnvidia-ptxjitcompiler", "libnvidia-encode",
+          "libnvidia-eglcore", "libnvidia-opticalflow", "libnvidia-brandnew"}) {
       library(directory + "/" + stem + ".so." + version, std::string(stem) + ".so.1", machine);
       link(directory + "/" + stem + ".so.1", std::string(stem) + ".so." + version);
     }
     library(directory + "/libGLX_nvidia.so." + version, "libGLX_nvidia.so.0", machine);
     library(directory + "/vdpau/libvdpau_nvidia.so." + version, "libvdpau_nvidia.so.1", machine);
     library(directory + "/libnvidia-egl-gbm.so.1.1.0", "libnvidia-egl-gbm.so.1", machine);
-    file(directory + "/libnvidia-script.so." + version, "/* GNU ld script */");  // not for this machine's loader
+    file(directory + "/libnvidia-script.so." + version,
+         "/* GNU ld script */");  // not for this machine's loader
     library(directory + "/libother.so.1.0", "libother.so.1", machine);
   }
 
@@ -68,19 +82,22 @@ class FakeNode {
     const std::string number = std::to_string(minor);
     file("/dev/nvidia" + number);
     file(std::string("/proc/driver/nvidia/gpus/") + address + "/information",
-         "Model: \t\t NVIDIA H100 80GB HBM3\nIRQ:   \t\t 17\nGPU UUID: \t GPU-00000000-0000-0000-0000-00000000000" + number +
-             "\nVideo BIOS: \t 96.00.74.00.01\nBus Type: \t PCIe\nBus Location: \t " + address + "\nDevice Minor: \t " + number +
-             "\n");
+         "Model: \t\t NVIDIA H100 80GB HBM3\nIRQ:   \t\t 17\nGPU UUID: \t "
+         "GPU-00000000-0000-0000-0000-00000000000" +
+             number + "\nVideo BIOS: \t 96.00.74.00.01\nBus Type: \t PCIe\nBus Location: \t " +
+             address + "\nDevice Minor: \t " + number + "\n");
   }
 
   void mig(unsigned gpu, unsigned gi, unsigned ci, unsigned gi_cap, unsigned ci_cap) const {
-    const std::string top = "/proc/driver/nvidia/capabilities/gpu" + std::to_string(gpu) + "/mig/gi" + std::to_string(gi);
+    const std::string top = "/proc/driver/nvidia/capabilities/gpu" + std::to_string(gpu) +
+                            "/mig/gi" + std::to_string(gi);
     capability(top + "/access", gi_cap);
     capability(top + "/ci" + std::to_string(ci) + "/access", ci_cap);
   }
 
   /// A GPU of another vendor.
-  void render(unsigned minor, unsigned card, const std::string& vendor, const std::string& address) const {
+  void render(unsigned minor, unsigned card, const std::string& vendor,
+              const std::string& address) const {
     const std::string name = "renderD" + std::to_string(minor);
     file("/dev/dri/" + name);
     file("/dev/dri/card" + std::to_string(card));
@@ -96,9 +113,11 @@ class FakeNode {
     spc::HookContext context;
     context.host_root = host().string();
     context.granted_devices.emplace();
-    for (const char* directory : {"/dev", "/dev/dri", "/dev/nvidia-caps", "/dev/nvidia-caps-imex-channels"}) {
+    for (const char* directory :
+         {"/dev", "/dev/dri", "/dev/nvidia-caps", "/dev/nvidia-caps-imex-channels"}) {
       std::error_code error;
-      for (const auto& entry : std::filesystem::directory_iterator(host() / (directory + 1), error)) {
+      for (const auto& entry :
+           std::filesystem::directory_iterator(host() / (directory + 1), error)) {
         const std::string node = std::string(directory) + "/" + entry.path().filename().string();
         if (!entry.is_directory() && spc::is_gpu_node(node)) context.granted_devices->insert(node);
       }
@@ -108,14 +127,16 @@ class FakeNode {
       open_how how{};
       how.flags = static_cast<std::uint64_t>(flags | O_CLOEXEC | O_NONBLOCK);
       how.resolve = RESOLVE_IN_ROOT | RESOLVE_NO_MAGICLINKS;
-      return spc::UniqueFd(static_cast<int>(::syscall(SYS_openat2, top.get(), path, &how, sizeof how)));
+      return spc::UniqueFd(
+          static_cast<int>(::syscall(SYS_openat2, top.get(), path, &how, sizeof how)));
     };
     return context;
   }
 
  private:
   void capability(const std::string& path, unsigned minor) const {
-    file(path, "DeviceFileMinor: " + std::to_string(minor) + "\nDeviceFileMode: 292\nDeviceFileModify: 1\n");
+    file(path, "DeviceFileMinor: " + std::to_string(minor) +
+                   "\nDeviceFileMode: 292\nDeviceFileModify: 1\n");
     file("/dev/nvidia-caps/nvidia-cap" + std::to_string(minor));
   }
   static void write(const std::filesystem::path& path, const std::string& text) {

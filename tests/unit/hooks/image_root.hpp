@@ -12,7 +12,8 @@
 
 #include "hooks/hook.hpp"
 
-/// A directory that stands for an image's root: what a hook reads of it, and what comes of its edits.
+/// A directory that stands for an image's root: what a hook reads of it, and what comes of its
+/// edits.
 class ImageRoot {
  public:
   ImageRoot() {
@@ -48,9 +49,11 @@ class ImageRoot {
     context.open_in_image = [this](const char* inside, int flags) {
       const spc::UniqueFd root(::open(root_.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
       open_how how{};
-      how.flags = static_cast<std::uint64_t>(flags | O_CLOEXEC | ((flags & O_PATH) != 0 ? 0 : O_NONBLOCK));
+      how.flags =
+          static_cast<std::uint64_t>(flags | O_CLOEXEC | ((flags & O_PATH) != 0 ? 0 : O_NONBLOCK));
       how.resolve = RESOLVE_NO_MAGICLINKS | RESOLVE_IN_ROOT;
-      return spc::UniqueFd(static_cast<int>(::syscall(SYS_openat2, root.get(), inside, &how, sizeof how)));
+      return spc::UniqueFd(
+          static_cast<int>(::syscall(SYS_openat2, root.get(), inside, &how, sizeof how)));
     };
     return context;
   }

@@ -15,7 +15,8 @@ inline Digest digest_of(char c) { return Digest::parse("sha256:" + std::string(6
 
 inline const std::string kHex(64, 'a');
 
-/// Whether it is an error that says the reason, in one line and without what a terminal would act on.
+/// Whether it is an error that says the reason, in one line and without what a terminal would act
+/// on.
 template <typename Value>
 bool refused(const Result<Value>& result, const std::string& reason) {
   if (result) return false;

@@ -1,7 +1,7 @@
-#include "base/socket.hpp"
-#include "unit/test.hpp"
 #include "launch/launch.hpp"
+#include "base/socket.hpp"
 #include "task/entering/visit.hpp"
+#include "unit/test.hpp"
 
 #include <thread>
 
@@ -55,7 +55,8 @@ Error heard_by_task(const Error& failure, const std::string& image) {
 }  // namespace
 
 TEST_CASE("an import's failure is of the same kind when the task hears of it") {
-  for (const ErrorKind kind : {ErrorKind::not_found, ErrorKind::refused, ErrorKind::no_space, ErrorKind::corrupt}) {
+  for (const ErrorKind kind :
+       {ErrorKind::not_found, ErrorKind::refused, ErrorKind::no_space, ErrorKind::corrupt}) {
     const auto heard = heard_by_task(Error(kind, "pull image \"a\": no"), "registry:5000/a");
     CHECK(heard.kind() == kind);
     CHECK(heard.message() == "pull image \"a\": no");

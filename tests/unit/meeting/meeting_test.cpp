@@ -50,7 +50,8 @@ struct Node {
     const ssize_t got = ::recv(socket.get(), &record, sizeof record, MSG_WAITALL);
     return got == sizeof record ? std::optional(record) : std::nullopt;
   }
-  [[nodiscard]] bool send_join(std::uint32_t node_id, std::uint16_t port = 5000, const Digest& image = kImage) const {
+  [[nodiscard]] bool send_join(std::uint32_t node_id, std::uint16_t port = 5000,
+                               const Digest& image = kImage) const {
     MeetingRecord record;
     record.kind = MeetingKind::join;
     record.image = image;
@@ -58,7 +59,8 @@ struct Node {
     record.addresses[0].port = port;
     return send(record);
   }
-  [[nodiscard]] std::optional<MeetingRecord> join(std::uint32_t node_id, std::uint16_t port = 5000) const {
+  [[nodiscard]] std::optional<MeetingRecord> join(std::uint32_t node_id,
+                                                  std::uint16_t port = 5000) const {
     return send_join(node_id, port) ? receive() : std::nullopt;
   }
   [[nodiscard]] std::optional<MeetingRecord> more(std::vector<std::uint32_t> without,
@@ -68,7 +70,8 @@ struct Node {
     for (const auto index : without) record.indices[record.count++] = index;
     return send(record) ? receive() : std::nullopt;
   }
-  void tell(MeetingKind kind, std::uint64_t done = 0, std::uint64_t total = 0, BytesFrom from = {}) const {
+  void tell(MeetingKind kind, std::uint64_t done = 0, std::uint64_t total = 0,
+            BytesFrom from = {}) const {
     MeetingRecord record;
     record.kind = kind;
     record.done = done;
@@ -142,7 +145,8 @@ TEST_CASE("a relay that does not know its address is found where srun sees its n
   REQUIRE(first.join(0));
   const auto place = second.join(1);
   REQUIRE(place);
-  const std::array<std::uint8_t, 16> loopback{0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 127, 0, 0, 1};
+  const std::array<std::uint8_t, 16> loopback{0, 0, 0,    0,    0,   0, 0, 0,
+                                              0, 0, 0xff, 0xff, 127, 0, 0, 1};
   CHECK(place->sources[0].at.ip == loopback);
 }
 
@@ -217,7 +221,8 @@ TEST_CASE("who finds a source slow is sent to a better one, and stays where ther
   Srun srun;
   Node first(srun.address, "node01"), second(srun.address, "node02"), third(srun.address, "node03"),
       fourth(srun.address, "node04");
-  for (const Node* node : {&first, &second, &third}) REQUIRE(node->join(static_cast<std::uint32_t>(node == &first ? 0 : 9)));
+  for (const Node* node : {&first, &second, &third})
+    REQUIRE(node->join(static_cast<std::uint32_t>(node == &first ? 0 : 9)));
   const auto place = fourth.join(9);
   REQUIRE(place);
   REQUIRE(place->sources[0].index != 0);
@@ -297,15 +302,18 @@ TEST_CASE("one line tells of all nodes") {
   REQUIRE(second.join(1));
   first.tell(MeetingKind::progress, 900'000'000, 1'000'000'000, {.registry = 900'000'000});
   second.tell(MeetingKind::progress, 620'000'000, 1'000'000'000);
-  CHECK(srun.first_line() == "pulling app:1 on 2 nodes, slowest node02 at 62 % of 1000 MB, registry 0.9 x");
+  CHECK(srun.first_line() ==
+        "pulling app:1 on 2 nodes, slowest node02 at 62 % of 1000 MB, registry 0.9 x");
 }
 
 TEST_CASE("in the end there is one line of what came from where") {
   Srun srun;
   {
-    Node first(srun.address, "node01"), second(srun.address, "node02"), third(srun.address, "node03");
+    Node first(srun.address, "node01"), second(srun.address, "node02"),
+        third(srun.address, "node03");
     for (const Node* node : {&first, &second, &third}) REQUIRE(node->join(0));
-    first.tell(MeetingKind::progress, 1'000'000, 1'000'000, {.registry = 600'000, .shared = 400'000});
+    first.tell(MeetingKind::progress, 1'000'000, 1'000'000,
+               {.registry = 600'000, .shared = 400'000});
     second.tell(MeetingKind::progress, 900'000, 1'000'000, {.nodes = 900'000});
     third.tell(MeetingKind::progress, 100'000, 1'000'000, {.nodes = 100'000});
     first.tell(MeetingKind::done, 0, 0, {.registry = 600'000, .shared = 400'000});
@@ -325,16 +333,19 @@ TEST_CASE("in the end there is one line of what came from where") {
   CHECK(line.ends_with("): registry 0.60 x, nodes 1.10 x, shared store 0.40 x, 1 node failed"));
   const std::string& json = srun.statistics.back();
   INFO(json);
-  CHECK(json.starts_with("{\"event\": \"step_pull\", \"image\": \"app:1\", \"nodes\": 3, \"ready\": 2, \"failed\": 1, \"pulled_bytes\": 1000000, "
-                         "\"registry_bytes\": 600000, \"mirror_bytes\": 0, \"node_bytes\": 1100000, \"shared_bytes\": 400000, \"first_s\": 0."));
+  CHECK(
+      json.starts_with("{\"event\": \"step_pull\", \"image\": \"app:1\", \"nodes\": 3, \"ready\": "
+                       "2, \"failed\": 1, \"pulled_bytes\": 1000000, "
+                       "\"registry_bytes\": 600000, \"mirror_bytes\": 0, \"node_bytes\": 1100000, "
+                       "\"shared_bytes\": 400000, \"first_s\": 0."));
   CHECK(json.ends_with("}"));
 }
 
 TEST_CASE("where two nodes reach nobody the next ones are not sent to anybody, unless bytes come") {
   for (const bool some_come : {false, true}) {
     Srun srun;
-    Node first(srun.address, "node01"), second(srun.address, "node02"), third(srun.address, "node03"),
-        fourth(srun.address, "node04");
+    Node first(srun.address, "node01"), second(srun.address, "node02"),
+        third(srun.address, "node03"), fourth(srun.address, "node04");
     for (const Node* node : {&first, &second, &third}) REQUIRE(node->join(0));
     second.tell(MeetingKind::cut_off);
     REQUIRE(second.more({}));
@@ -379,7 +390,8 @@ TEST_CASE("1024 nodes are told within a tenth of a second") {
       for (std::uint32_t i = 0; i < nodes.size(); ++i) REQUIRE(nodes[i]->send_join(i));
       for (const auto& node : nodes) told += node->receive() ? 1 : 0;
     });
-    MESSAGE("1024 joins: ", whole.count(), " ms, ", (cpu_of_process() - cpu).count(), " ms of CPU with the nodes' side");
+    MESSAGE("1024 joins: ", whole.count(), " ms, ", (cpu_of_process() - cpu).count(),
+            " ms of CPU with the nodes' side");
     CHECK(told == 1024);
   }
   ::setrlimit(RLIMIT_NOFILE, &before);
@@ -391,8 +403,10 @@ TEST_CASE("where srun listens is read as it was written") {
   REQUIRE(read);
   CHECK(read->port == 54321);
   CHECK(read->token == address.token);
-  for (const char* text : {"", ":", "1:ff", "70000:00000000000000000000000000000000", "1:zz000000000000000000000000000000",
-                           "0:00000000000000000000000000000000", "x:00000000000000000000000000000000"}) {
+  for (const char* text :
+       {"", ":", "1:ff", "70000:00000000000000000000000000000000",
+        "1:zz000000000000000000000000000000", "0:00000000000000000000000000000000",
+        "x:00000000000000000000000000000000"}) {
     CHECK_FALSE(MeetingAddress::parse(text));
   }
 }

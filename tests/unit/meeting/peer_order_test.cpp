@@ -28,11 +28,14 @@ std::string wrong_with(const PeerOrder& order, Index index) {
     if (order.depth(child) != order.depth(index) + 1) return "a child that is not one deeper";
   }
   const auto sources = order.sources_of(index);
-  if (!sources.empty() && std::count(order.children(sources[0]).begin(), order.children(sources[0]).end(), index) != 1)
+  if (!sources.empty() &&
+      std::count(order.children(sources[0]).begin(), order.children(sources[0]).end(), index) != 1)
     return "not its parent's child";
-  if (sources.empty() != order.asks_registry(index)) return "no source, and does not ask the registry";
+  if (sources.empty() != order.asks_registry(index))
+    return "no source, and does not ask the registry";
   if (sources.size() > 12) return "more sources than a record holds";
-  if (!sources.empty() && order.depth(sources[0]) + 1 != order.depth(index)) return "not one deeper than its parent";
+  if (!sources.empty() && order.depth(sources[0]) + 1 != order.depth(index))
+    return "not one deeper than its parent";
   for (const Index source : sources) {
     if (source >= index) return "a source of a higher index";
     if (!order.lives(source)) return "a source that has left";
@@ -84,7 +87,9 @@ TEST_CASE("of parents of the same depth the nearest node is taken") {
   CHECK(order.sources_of(order.join(30)).at(0) == 2);  // node 0 has its two
 }
 
-TEST_CASE("sources are the parent, its ancestors, and nodes with free places that do not take from the parent") {
+TEST_CASE(
+    "sources are the parent, its ancestors, and nodes with free places that do not take from the "
+    "parent") {
   PeerOrder order;
   for (std::uint32_t id = 0; id < 4096; ++id) order.join(id);
   const auto sources = order.sources_of(4095);
@@ -96,7 +101,8 @@ TEST_CASE("sources are the parent, its ancestors, and nodes with free places tha
   CHECK(order.sources_of(4096).empty());
 }
 
-TEST_CASE("the children of a node that leaves take its parent, and the lowest node asks the registry") {
+TEST_CASE(
+    "the children of a node that leaves take its parent, and the lowest node asks the registry") {
   PeerOrder order;
   for (std::uint32_t id = 0; id < 15; ++id) order.join(id);
   const auto children = order.children(1);
@@ -112,7 +118,8 @@ TEST_CASE("the children of a node that leaves take its parent, and the lowest no
   CHECK(order.sources_of(15).at(0) != 1);
 }
 
-TEST_CASE("a node that finds its parent slow takes from none that does, and nobody new is sent there") {
+TEST_CASE(
+    "a node that finds its parent slow takes from none that does, and nobody new is sent there") {
   PeerOrder order;
   for (std::uint32_t id = 0; id < 15; ++id) order.join(id);
   const Index child = order.children(1).at(0);
@@ -121,7 +128,8 @@ TEST_CASE("a node that finds its parent slow takes from none that does, and nobo
   for (std::uint32_t id = 15; id < 200; ++id) order.join(id);
   CHECK(order.children(1).size() == 1);
   const Indices all{0, 1, 2, 3, 4, 5, 6, 7, 1000};
-  CHECK(order.move(child, all, PeerOrder::Because::slow).empty());  // its own link may be what is slow
+  CHECK(order.move(child, all, PeerOrder::Because::slow)
+            .empty());  // its own link may be what is slow
   CHECK(order.sources_of(child).at(0) == 0);
   CHECK(order.move(child, all) == Indices{child});
   CHECK(order.asks_registry(child));
@@ -161,15 +169,19 @@ TEST_CASE("a node for which no place is left takes that of a higher one, which f
 
 namespace {
 
-/// An order under random joins, deaths and moves, and which parent its nodes were last told to take from.
+/// An order under random joins, deaths and moves, and which parent its nodes were last told to take
+/// from.
 struct Step {
   PeerOrder order;
   std::mt19937 random;
   std::map<Index, Indices> told{};  // the first source of each living node, if it has one
-  std::set<Index> barred_all{};     // asked the registry because it barred all lower nodes: may have been right
+  std::set<Index>
+      barred_all{};  // asked the registry because it barred all lower nodes: may have been right
 
   std::uint32_t below(std::uint32_t bound) { return static_cast<std::uint32_t>(random() % bound); }
-  Index any() { return std::next(told.begin(), below(static_cast<std::uint32_t>(told.size())))->first; }
+  Index any() {
+    return std::next(told.begin(), below(static_cast<std::uint32_t>(told.size())))->first;
+  }
 
   void tell(const Indices& indices) {
     for (const Index index : indices) {
@@ -197,9 +209,11 @@ struct Step {
       REQUIRE((moved.empty() || !order.asks_registry(index)));
     }
     tell(moved);
-    if (!moved.empty() && !told[index].empty()) REQUIRE(std::count(barred.begin(), barred.end(), told[index][0]) == 0);
+    if (!moved.empty() && !told[index].empty())
+      REQUIRE(std::count(barred.begin(), barred.end(), told[index][0]) == 0);
   }
-  /// Nobody was left with another idea than the order has of who takes from whom, and who asks the registry.
+  /// Nobody was left with another idea than the order has of who takes from whom, and who asks the
+  /// registry.
   void check() {
     std::uint32_t edges = 0, askers = 0;
     for (const auto& [index, sources] : told) {
@@ -218,7 +232,8 @@ struct Step {
 }  // namespace
 
 TEST_CASE(
-    "whatever joins and dies: every living node has a lower living one within its places, and the lowest asks the registry") {
+    "whatever joins and dies: every living node has a lower living one within its places, and the "
+    "lowest asks the registry") {
   for (const std::uint32_t seed : {1U, 2U, 3U, 4U, 5U}) {
     INFO("seed ", seed);
     Step step{.order = PeerOrder(), .random = std::mt19937(seed)};
@@ -227,7 +242,8 @@ TEST_CASE(
       if (step.told.size() < 2 || (step.told.size() < most && step.below(100) < 60)) {
         step.join(most);
       } else {
-        step.leave(step.below(6) == 0 ? step.told.begin()->first : step.any());  // the leader more often
+        step.leave(step.below(6) == 0 ? step.told.begin()->first
+                                      : step.any());  // the leader more often
       }
       REQUIRE(step.barred_all.empty());
       if (turn % (8 * most) == 0) step.check();
@@ -237,7 +253,9 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("whatever joins, dies and moves: only who barred all lower nodes asks the registry beside the lowest") {
+TEST_CASE(
+    "whatever joins, dies and moves: only who barred all lower nodes asks the registry beside the "
+    "lowest") {
   for (const std::uint32_t seed : {1U, 2U, 3U, 4U, 5U}) {
     INFO("seed ", seed);
     Step step{.order = PeerOrder(), .random = std::mt19937(seed)};
@@ -256,7 +274,9 @@ TEST_CASE("whatever joins, dies and moves: only who barred all lower nodes asks 
   }
 }
 
-TEST_CASE("nodes whose leader is dead without a word take from the lowest of them, in whatever order they ask") {
+TEST_CASE(
+    "nodes whose leader is dead without a word take from the lowest of them, in whatever order "
+    "they ask") {
   for (const std::uint32_t seed : {1U, 2U, 3U, 4U, 5U, 6U, 7U, 8U}) {
     INFO("seed ", seed);
     PeerOrder order;

@@ -14,18 +14,21 @@ std::vector<int> groups(std::vector<std::string> words) {
 }  // namespace
 
 TEST_CASE("components are read as they were written") {
-  const std::vector<Component> components{
-      {.group = 0, .given = {{0, "docker://me@registry:5000/a/b:1"}, {1, "/a b,c;d=%25:/x:ro\n\"\xc3\xa4"}, {6, ""}}},
-      {.group = 1, .given = {}},
-      {.group = 127, .given = {{0, "oci:dir"}}}};
+  const std::vector<Component> components{{.group = 0,
+                                           .given = {{0, "docker://me@registry:5000/a/b:1"},
+                                                     {1, "/a b,c;d=%25:/x:ro\n\"\xc3\xa4"},
+                                                     {6, ""}}},
+                                          {.group = 1, .given = {}},
+                                          {.group = 127, .given = {{0, "oci:dir"}}}};
   const std::string text = write_components(components);
   CHECK(text.find('\n') == std::string::npos);
   CHECK(read_components(text) == components);
 }
 
 TEST_CASE("a text that was not written so has no components") {
-  for (const char* text : {"", "x", "0,no-such-option=1", "-1", "128", "0,container-image=%0", "0,container-image=%zz",
-                           "0,container-image=%00", "0;;1", "0,container-image=a;b"}) {
+  for (const char* text :
+       {"", "x", "0,no-such-option=1", "-1", "128", "0,container-image=%0", "0,container-image=%zz",
+        "0,container-image=%00", "0;;1", "0,container-image=a;b"}) {
     INFO(text);
     CHECK(read_components(text).empty());
   }
@@ -33,7 +36,8 @@ TEST_CASE("a text that was not written so has no components") {
 
 TEST_CASE("components are counted from the left") {
   CHECK(groups({"-n1", "true"}) == std::vector{0});
-  CHECK(groups({"-n1", "true", ":", "-n", "2", "true", ":", "-n1", "true"}) == std::vector{0, 1, 2});
+  CHECK(groups({"-n1", "true", ":", "-n", "2", "true", ":", "-n1", "true"}) ==
+        std::vector{0, 1, 2});
 }
 
 TEST_CASE("het-group counts as srun does") {

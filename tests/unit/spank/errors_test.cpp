@@ -8,8 +8,8 @@
 #include <mutex>
 #include <set>
 
-#include "unit/test.hpp"
 #include "spank/error_gathering.hpp"
+#include "unit/test.hpp"
 
 using namespace spank_container;
 using namespace std::chrono;
@@ -139,9 +139,11 @@ TEST_CASE("no more than so much text is taken") {
 
 TEST_CASE("thousands of nodes are taken") {
   Scene scene;
-  // What is not answered within a second is given up, and may be taken nevertheless: a machine that stands still for so long asks again.
+  // What is not answered within a second is given up, and may be taken nevertheless: a machine that
+  // stands still for so long asks again.
   const auto is_taken = [&](const std::string& node) {
-    return scene.report(node.c_str(), "x") || scene.report(node.c_str(), "x") || scene.report(node.c_str(), "x");
+    return scene.report(node.c_str(), "x") || scene.report(node.c_str(), "x") ||
+           scene.report(node.c_str(), "x");
   };
   for (int node = 0; node < 2000; ++node) REQUIRE(is_taken("n" + std::to_string(node)));
   scene.gathering.stop();
@@ -151,7 +153,9 @@ TEST_CASE("thousands of nodes are taken") {
 }
 
 TEST_CASE("a report that nobody takes fails within its second") {
-  CHECK(took([] { CHECK_FALSE(report_error("127.0.0.1", {.port = 1, .token = {}}, "node01", "x")); }) < 500ms);
+  CHECK(took([] {
+          CHECK_FALSE(report_error("127.0.0.1", {.port = 1, .token = {}}, "node01", "x"));
+        }) < 500ms);
   CHECK_FALSE(report_error("no address", {.port = 1, .token = {}}, "node01", "x"));
   ErrorGathering never_started;
   const auto address = never_started.open();
@@ -166,8 +170,9 @@ TEST_CASE("the address is read as it was written") {
   REQUIRE(read);
   CHECK(read->port == 54321);
   CHECK(read->token == address.token);
-  for (const char* text : {"", ":", "1:ff", "70000:00000000000000000000000000000000", "1:zz000000000000000000000000000000",
-                           "x:00000000000000000000000000000000"}) {
+  for (const char* text :
+       {"", ":", "1:ff", "70000:00000000000000000000000000000000",
+        "1:zz000000000000000000000000000000", "x:00000000000000000000000000000000"}) {
     CHECK_FALSE(ReportAddress::parse(text));
   }
 }

@@ -1,10 +1,10 @@
 #include <cstdlib>
 #include <map>
 
-#include "unit/test.hpp"
 #include "spank/given.hpp"
 #include "spank/oci_hint.hpp"
 #include "spank/settings.hpp"
+#include "unit/test.hpp"
 
 using namespace spank_container;
 
@@ -27,34 +27,43 @@ GivenOption given(const std::string& name, const std::string& value = "") {
   throw;
 }
 
-std::string slurm(const std::string& name) { return "SLURM_SPANK__SLURM_SPANK_OPTION_spank_container_container_" + name; }
+std::string slurm(const std::string& name) {
+  return "SLURM_SPANK__SLURM_SPANK_OPTION_spank_container_container_" + name;
+}
 
 using Given = std::vector<GivenOption>;
 
-Given what_counts(const Given& handed_over, Variables variables) { return without_beaten(handed_over, find, &variables); }
+Given what_counts(const Given& handed_over, Variables variables) {
+  return without_beaten(handed_over, find, &variables);
+}
 
 }  // namespace
 
 TEST_CASE("the command line beats what an sbatch around it was given") {
-  const Variables variables{{slurm("image"), "old"}, {slurm("workdir"), "/w"}, {slurm("readonly"), "(null)"}};
+  const Variables variables{
+      {slurm("image"), "old"}, {slurm("workdir"), "/w"}, {slurm("readonly"), "(null)"}};
   const auto old = given("container-image", "old");
   const auto now = given("container-image", "new");
   CHECK(what_counts({old, now}, variables) == Given{now});
   CHECK(what_counts({old}, variables) == Given{old});
   CHECK(what_counts({old, old}, variables) == Given{old});
-  CHECK(what_counts({given("container-readonly"), given("container-writable")}, variables) == Given{given("container-writable")});
-  CHECK(what_counts({given("container-workdir", "/w"), old, now}, variables) == Given{given("container-workdir", "/w"), now});
+  CHECK(what_counts({given("container-readonly"), given("container-writable")}, variables) ==
+        Given{given("container-writable")});
+  CHECK(what_counts({given("container-workdir", "/w"), old, now}, variables) ==
+        Given{given("container-workdir", "/w"), now});
 }
 
 TEST_CASE("two values of the command line stay two") {
   const Given both{given("container-image", "a"), given("container-image", "b")};
   CHECK(what_counts(both, {}) == both);
   CHECK(what_counts(both, {{slurm("image"), "b"}}) == both);
-  CHECK(what_counts({given("container-mount-home"), given("no-container-mount-home")}, {}).size() == 2);
+  CHECK(what_counts({given("container-mount-home"), given("no-container-mount-home")}, {}).size() ==
+        2);
 }
 
 TEST_CASE("a list that Slurm cuts to its last value is whole on the node") {
-  const Given typed{given("container-mounts", "/a"), given("container-env", "A"), given("container-mounts", "/b,/c")};
+  const Given typed{given("container-mounts", "/a"), given("container-env", "A"),
+                    given("container-mounts", "/b,/c")};
   send_beside(typed, typed);
   REQUIRE(::getenv("SLURM_SPANK_SCONTAINER_MOUNTS") != nullptr);
   CHECK(::getenv("SLURM_SPANK_SCONTAINER_MOUNTS") == std::string("/a,/b,/c"));
@@ -72,10 +81,12 @@ TEST_CASE("a list that Slurm cuts to its last value is whole on the node") {
   CHECK(without_beaten(other, find, &node) == Given{given("container-mounts", "/d")});
   send_beside(without_beaten(other, find, &node), other);
   CHECK(::getenv("SLURM_SPANK_SCONTAINER_MOUNTS") == nullptr);
-  CHECK(whole_given(Given{given("container-mounts", "/d")}, find, &node) == Given{given("container-mounts", "/d")});
+  CHECK(whole_given(Given{given("container-mounts", "/d")}, find, &node) ==
+        Given{given("container-mounts", "/d")});
 }
 
-TEST_CASE("what the command line has beaten does not count on the node either, though Slurm sends it") {
+TEST_CASE(
+    "what the command line has beaten does not count on the node either, though Slurm sends it") {
   const Given handed_over{given("container-readonly"), given("container-writable")};
   send_beside(what_counts(handed_over, {{slurm("readonly"), "(null)"}}), handed_over);
   REQUIRE(::getenv("SLURM_SPANK_SCONTAINER_BEATEN") != nullptr);
@@ -92,15 +103,17 @@ TEST_CASE("a line of pyxis in plugstack.conf is understood") {
   const Settings settings = read_settings(words);
   CHECK(settings.refused.empty());
   CHECK_FALSE(settings.in_allocator);
-  CHECK(settings.site == std::vector<std::string>{"entrypoint=node", "container_scope=job", "importer=/opt/get", "slurm=true"});
+  CHECK(settings.site == std::vector<std::string>{"entrypoint=node", "container_scope=job",
+                                                  "importer=/opt/get", "slurm=true"});
 }
 
 TEST_CASE("what plugstack.conf cannot say is refused with the word") {
-  for (const std::string word : {"messages=loud", "container_scope=", "execute_entrypoint=TRUE", "runtimepath=/x", "nonsense",
-                                 "=", "", "messages=own|pyxis", "messages=|"}) {
+  for (const std::string word :
+       {"messages=loud", "container_scope=", "execute_entrypoint=TRUE", "runtimepath=/x",
+        "nonsense", "=", "", "messages=own|pyxis", "messages=|"}) {
     const std::vector<std::string> words{"sbatch_support=1", word};
-    CHECK(read_settings(words).refused ==
-          "plugstack.conf: unknown argument \"" + word + "\" (hint: the administrator must remove it)");
+    CHECK(read_settings(words).refused == "plugstack.conf: unknown argument \"" + word +
+                                              "\" (hint: the administrator must remove it)");
   }
 }
 

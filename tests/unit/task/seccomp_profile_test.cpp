@@ -1,4 +1,5 @@
-// Profiles of system calls as podman and docker write them: what the kernel then does, in a child that has loaded them.
+// Profiles of system calls as podman and docker write them: what the kernel then does, in a child
+// that has loaded them.
 
 #include "task/seccomp_profile.hpp"
 
@@ -33,7 +34,8 @@ int under(const std::string& profile, const std::function<long()>& call, bool ca
   return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
 }
 
-std::string profile_of(const std::string& entries, const std::string& head = R"("defaultAction": "SCMP_ACT_ALLOW")") {
+std::string profile_of(const std::string& entries,
+                       const std::string& head = R"("defaultAction": "SCMP_ACT_ALLOW")") {
   return "{" + head + R"(, "syscalls": [)" + entries + "]}";
 }
 
@@ -45,7 +47,8 @@ std::string why_not(const std::string& profile) {
 long group_of(pid_t of) { return ::syscall(SYS_getpgid, of); }
 long group() { return group_of(0); }
 
-constexpr char kDenied[] = R"({"names": ["getpgid", "no_such_call"], "action": "SCMP_ACT_ERRNO", "errnoRet": 61})";
+constexpr char kDenied[] =
+    R"({"names": ["getpgid", "no_such_call"], "action": "SCMP_ACT_ERRNO", "errnoRet": 61})";
 
 }  // namespace
 
@@ -54,24 +57,34 @@ TEST_CASE("an entry decides what its calls give, and no others") {
   CHECK(under(profile_of(kDenied), [] { return ::syscall(SYS_getppid); }) == 0);
   CHECK(under(profile_of(R"({"names": ["getpgid"], "action": "SCMP_ACT_ERRNO"})"), group) == EPERM);
   CHECK(under(profile_of(R"({"name": "getpgid", "action": "SCMP_ACT_ERRNO"})"), group) == EPERM);
-  CHECK(under(profile_of(R"({"names": ["getpgid"], "action": "SCMP_ACT_KILL_PROCESS"})"), group) == -1);
+  CHECK(under(profile_of(R"({"names": ["getpgid"], "action": "SCMP_ACT_KILL_PROCESS"})"), group) ==
+        -1);
   CHECK(under(profile_of(R"({"names": ["getpgid"], "action": "SCMP_ACT_LOG"})"), group) == 0);
 }
 
 TEST_CASE("what is not named gets the default, with its own error number") {
   // What sanitizers do at the end of a process, too.
-  const std::string allowed = R"({"names": ["exit_group", "futex", "gettid", "getpid", "madvise", "mmap", "munmap", "mprotect", "prctl",
+  const std::string allowed =
+      R"({"names": ["exit_group", "futex", "gettid", "getpid", "madvise", "mmap", "munmap", "mprotect", "prctl",
     "rt_sigaction", "rt_sigprocmask", "sched_yield", "sigaltstack", "write"], "action": "SCMP_ACT_ALLOW"})";
-  CHECK(under(profile_of(allowed, R"("defaultAction": "SCMP_ACT_ERRNO", "defaultErrnoRet": 38, "defaultErrno": "ENOSYS")"), group) == ENOSYS);
+  CHECK(
+      under(
+          profile_of(
+              allowed,
+              R"("defaultAction": "SCMP_ACT_ERRNO", "defaultErrnoRet": 38, "defaultErrno": "ENOSYS")"),
+          group) == ENOSYS);
   CHECK(under(profile_of(allowed, R"("defaultAction": "SCMP_ACT_ERRNO")"), group) == EPERM);
 }
 
 TEST_CASE("conditions on one argument are alternatives, on several they all count") {
   const auto entry = [](const std::string& conditions) {
-    return profile_of(R"({"names": ["getpgid"], "action": "SCMP_ACT_ERRNO", "errnoRet": 61, "args": [)" + conditions + "]}");
+    return profile_of(
+        R"({"names": ["getpgid"], "action": "SCMP_ACT_ERRNO", "errnoRet": 61, "args": [)" +
+        conditions + "]}");
   };
   const std::string zero = R"({"index": 0, "value": 0, "op": "SCMP_CMP_EQ"})";
-  const std::string seven = R"({"index": 0, "value": 4294967295, "valueTwo": 2147483647, "op": "SCMP_CMP_MASKED_EQ"})";
+  const std::string seven =
+      R"({"index": 0, "value": 4294967295, "valueTwo": 2147483647, "op": "SCMP_CMP_MASKED_EQ"})";
   const std::string other = R"({"index": 1, "value": 5, "op": "SCMP_CMP_EQ"})";
   const auto most = [] { return group_of(2147483647); };
   CHECK(under(entry(zero), group) == 61);
@@ -84,7 +97,8 @@ TEST_CASE("conditions on one argument are alternatives, on several they all coun
 
 TEST_CASE("entries for capabilities, machines and kernels count where they hold") {
   const auto with = [](const std::string& filter) {
-    return profile_of(R"({"names": ["getpgid"], "action": "SCMP_ACT_ERRNO", "errnoRet": 61, )" + filter + "}");
+    return profile_of(R"({"names": ["getpgid"], "action": "SCMP_ACT_ERRNO", "errnoRet": 61, )" +
+                      filter + "}");
   };
 #if defined(__x86_64__)
   const std::string here = "amd64";
@@ -107,21 +121,34 @@ TEST_CASE("entries for capabilities, machines and kernels count where they hold"
 
 TEST_CASE("machines and their other ABIs are named as podman or as the OCI names them") {
   const std::string head = R"("defaultAction": "SCMP_ACT_ALLOW", "flags": [], )";
-  CHECK(under(profile_of(kDenied, head + R"("architectures": ["SCMP_ARCH_X86_64", "SCMP_ARCH_X86", "SCMP_ARCH_X86", "SCMP_ARCH_S390X"])"), group) == 61);
+  CHECK(
+      under(
+          profile_of(
+              kDenied,
+              head +
+                  R"("architectures": ["SCMP_ARCH_X86_64", "SCMP_ARCH_X86", "SCMP_ARCH_X86", "SCMP_ARCH_S390X"])"),
+          group) == 61);
   CHECK(under(profile_of(kDenied, head + R"("archMap": [
     {"architecture": "SCMP_ARCH_X86_64", "subArchitectures": ["SCMP_ARCH_X86", "SCMP_ARCH_X32"]},
     {"architecture": "SCMP_ARCH_AARCH64", "subArchitectures": ["SCMP_ARCH_ARM"]},
-    {"architecture": "SCMP_ARCH_MIPS64", "subArchitectures": ["SCMP_ARCH_MIPS"]}])"), group) == 61);
+    {"architecture": "SCMP_ARCH_MIPS64", "subArchitectures": ["SCMP_ARCH_MIPS"]}])"),
+              group) == 61);
 }
 
 TEST_CASE("a profile that cannot be kept is refused, by the place of what is wrong") {
   CHECK(why_not("[]") == "is not a JSON object");
   CHECK(why_not("{}") == "defaultAction: \"\" is not supported");
-  CHECK(why_not(profile_of("", R"("defaultAction": "SCMP_ACT_NOTIFY")")) == "defaultAction: \"SCMP_ACT_NOTIFY\" is not supported");
-  CHECK(why_not(profile_of(R"({"names": ["read"], "action": "SCMP_ACT_TRACE"})")) == "syscalls[0].action: \"SCMP_ACT_TRACE\" is not supported");
-  CHECK(why_not(profile_of(R"({"names": ["read"], "action": "SCMP_ACT_ERRNO", "errnoRet": 5000})")) ==
-        "syscalls[0].errnoRet: is not an error number");
-  CHECK(why_not(profile_of(R"({"names": ["read"], "action": "SCMP_ACT_LOG", "args": [{"index": 9, "op": "SCMP_CMP_EQ"}]})")) ==
-        "syscalls[0].args[0].index: is not 0 to 5");
-  CHECK(why_not(profile_of(R"({"names": ["read"], "action": "SCMP_ACT_LOG", "include": {}})")) == "syscalls[0].include: is unknown");
+  CHECK(why_not(profile_of("", R"("defaultAction": "SCMP_ACT_NOTIFY")")) ==
+        "defaultAction: \"SCMP_ACT_NOTIFY\" is not supported");
+  CHECK(why_not(profile_of(R"({"names": ["read"], "action": "SCMP_ACT_TRACE"})")) ==
+        "syscalls[0].action: \"SCMP_ACT_TRACE\" is not supported");
+  CHECK(
+      why_not(profile_of(R"({"names": ["read"], "action": "SCMP_ACT_ERRNO", "errnoRet": 5000})")) ==
+      "syscalls[0].errnoRet: is not an error number");
+  CHECK(
+      why_not(profile_of(
+          R"({"names": ["read"], "action": "SCMP_ACT_LOG", "args": [{"index": 9, "op": "SCMP_CMP_EQ"}]})")) ==
+      "syscalls[0].args[0].index: is not 0 to 5");
+  CHECK(why_not(profile_of(R"({"names": ["read"], "action": "SCMP_ACT_LOG", "include": {}})")) ==
+        "syscalls[0].include: is unknown");
 }

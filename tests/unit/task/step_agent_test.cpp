@@ -24,14 +24,16 @@ int lowest_free() {
   return lowest;
 }
 
-/// A saver that is slurmstepd's child. Returns when it has said that it is here, with a descriptor that nobody wants.
+/// A saver that is slurmstepd's child. Returns when it has said that it is here, with a descriptor
+/// that nobody wants.
 template <typename Life>
 pid_t start_saver(const StepChannel& channel, Life life) {
   const pid_t child = ::fork();
   if (child == 0) {
     ::alarm(20);
     const int unwanted[] = {0};
-    if (!send_struct(channel.save.get(), SaveMessage{.kind = SaveMessageKind::started}, unwanted)) ::_exit(1);
+    if (!send_struct(channel.save.get(), SaveMessage{.kind = SaveMessageKind::started}, unwanted))
+      ::_exit(1);
     life();
     ::_exit(0);
   }
@@ -60,7 +62,8 @@ TEST_CASE("what the saver says is passed on until it is done, and no descriptor 
   const int before = lowest_free();
   const pid_t child = start_saver(channel, [&] {
     SaveMessage message;
-    if (!receive_struct(channel.save.get(), message) || message.tasks != 3 || message.killed != 1) ::_exit(1);
+    if (!receive_struct(channel.save.get(), message) || message.tasks != 3 || message.killed != 1)
+      ::_exit(1);
     const int unwanted[] = {0, 0};
     SaveMessage line{.kind = SaveMessageKind::progress};
     line.text.set("half");
@@ -82,12 +85,14 @@ TEST_CASE("a saver that is gone is not waited for, whoever holds its socket") {
   auto channel = StepChannel::open().value();
   SUBCASE("it ends meanwhile") {
     start_saver(channel, [] { ::usleep(100'000); });
-    CHECK(channel.finish(1, 0, [](const char*) {}).error().message().find("exited unexpectedly") != std::string::npos);
+    CHECK(channel.finish(1, 0, [](const char*) {}).error().message().find("exited unexpectedly") !=
+          std::string::npos);
   }
   SUBCASE("it has been reaped already") {
     const pid_t child = start_saver(channel, [] {});
     ::waitpid(child, nullptr, 0);
-    CHECK(channel.finish(1, 0, [](const char*) {}).error().message().find("exited unexpectedly") != std::string::npos);
+    CHECK(channel.finish(1, 0, [](const char*) {}).error().message().find("exited unexpectedly") !=
+          std::string::npos);
   }
   while (::waitpid(-1, nullptr, 0) > 0) {
   }

@@ -19,7 +19,8 @@ Error truncated() { return Error(ErrorKind::corrupt, "the compressed data is tru
 /// The blob's bytes, as they come.
 class Source {
  public:
-  Source(int fd, PieceQueue& queue) : fd_(fd), queue_(queue), buffer_(new std::uint8_t[kCapacity]) {}
+  Source(int fd, PieceQueue& queue)
+      : fd_(fd), queue_(queue), buffer_(new std::uint8_t[kCapacity]) {}
 
   [[nodiscard]] std::uint8_t* data() { return buffer_.get() + begin_; }
   [[nodiscard]] std::size_t size() const { return end_ - begin_; }
@@ -34,7 +35,8 @@ class Source {
     end_ -= begin_;
     begin_ = 0;
     while (size() < count && !ended_) {
-      end_ += SPC_TRY(read_into(std::as_writable_bytes(std::span(buffer_.get() + end_, kCapacity - end_))));
+      end_ += SPC_TRY(
+          read_into(std::as_writable_bytes(std::span(buffer_.get() + end_, kCapacity - end_))));
     }
     return {};
   }
@@ -97,7 +99,8 @@ class Sink {
 
 Result<void> only_zeros(Source& in) {
   for (;;) {
-    if (std::any_of(in.data(), in.data() + in.size(), [](std::uint8_t byte) { return byte != 0; })) {
+    if (std::any_of(in.data(), in.data() + in.size(),
+                    [](std::uint8_t byte) { return byte != 0; })) {
       return Error(ErrorKind::corrupt, "trailing data after the compressed data");
     }
     in.consume(in.size());
@@ -112,7 +115,8 @@ bool is_zstd(Source& in) {
   if (in.size() < 4) return false;
   std::uint32_t magic = 0;
   std::memcpy(&magic, in.data(), 4);
-  return magic == ZSTD_MAGICNUMBER || (magic & ZSTD_MAGIC_SKIPPABLE_MASK) == ZSTD_MAGIC_SKIPPABLE_START;
+  return magic == ZSTD_MAGICNUMBER ||
+         (magic & ZSTD_MAGIC_SKIPPABLE_MASK) == ZSTD_MAGIC_SKIPPABLE_START;
 }
 
 Result<void> gunzip_member(Source& in, Sink& out, inflate_state& state) {
@@ -130,8 +134,10 @@ Result<void> gunzip_member(Source& in, Sink& out, inflate_state& state) {
     const std::size_t made = room.size() - state.avail_out;
     in.consume(used);
     SPC_TRY(out.filled(made));
-    if (rc == ISAL_INCORRECT_CHECKSUM) return Error(ErrorKind::corrupt, "gzip: wrong checksum or length");
-    if (rc < 0 || rc == ISAL_NEED_DICT) return Error(ErrorKind::corrupt, "gzip: the compressed data is damaged");
+    if (rc == ISAL_INCORRECT_CHECKSUM)
+      return Error(ErrorKind::corrupt, "gzip: wrong checksum or length");
+    if (rc < 0 || rc == ISAL_NEED_DICT)
+      return Error(ErrorKind::corrupt, "gzip: the compressed data is damaged");
     if (state.block_state == ISAL_BLOCK_FINISH) return {};
     if (in.ended() && used == 0 && made == 0) return truncated();
   }

@@ -4,12 +4,14 @@ namespace spc {
 
 void PieceRef::reset() noexcept {
   Piece* piece = std::exchange(piece_, nullptr);
-  if (piece != nullptr && piece->readers.fetch_sub(1, std::memory_order_acq_rel) == 1) queue_->give_back(piece);
+  if (piece != nullptr && piece->readers.fetch_sub(1, std::memory_order_acq_rel) == 1)
+    queue_->give_back(piece);
 }
 
 PieceQueue::PieceQueue() {
   for (Piece& piece : pieces_) {
-    piece.bytes.reset(new std::byte[Piece::kCapacity]);  // not make_unique: untouched memory costs nothing
+    piece.bytes.reset(
+        new std::byte[Piece::kCapacity]);  // not make_unique: untouched memory costs nothing
     empty_.push(&piece);
   }
 }

@@ -17,8 +17,8 @@ namespace spc {
 
 class PieceQueue;
 
-/// Part of the uncompressed layer. All pieces but the last are full, so that a 512-byte tar block never
-/// crosses two pieces.
+/// Part of the uncompressed layer. All pieces but the last are full, so that a 512-byte tar block
+/// never crosses two pieces.
 struct Piece {
   static constexpr std::size_t kCapacity = std::size_t{1} << 20;
   std::unique_ptr<std::byte[]> bytes;
@@ -26,15 +26,18 @@ struct Piece {
   std::atomic<unsigned> readers = 0;
 };
 
-/// Keeps a piece's bytes valid; copies share it. The piece is reused when the last reference is gone.
+/// Keeps a piece's bytes valid; copies share it. The piece is reused when the last reference is
+/// gone.
 class PieceRef {
  public:
   PieceRef() noexcept = default;
-  PieceRef(PieceQueue* queue, Piece* piece) noexcept : queue_(queue), piece_(piece) {}  // adopts one reader
+  PieceRef(PieceQueue* queue, Piece* piece) noexcept
+      : queue_(queue), piece_(piece) {}  // adopts one reader
   PieceRef(const PieceRef& other) noexcept : queue_(other.queue_), piece_(other.piece_) {
     if (piece_ != nullptr) piece_->readers.fetch_add(1, std::memory_order_relaxed);
   }
-  PieceRef(PieceRef&& other) noexcept : queue_(other.queue_), piece_(std::exchange(other.piece_, nullptr)) {}
+  PieceRef(PieceRef&& other) noexcept
+      : queue_(other.queue_), piece_(std::exchange(other.piece_, nullptr)) {}
   PieceRef& operator=(PieceRef other) noexcept {
     std::swap(queue_, other.queue_);
     std::swap(piece_, other.piece_);
@@ -44,15 +47,18 @@ class PieceRef {
   void reset() noexcept;
 
   explicit operator bool() const noexcept { return piece_ != nullptr; }
-  [[nodiscard]] std::span<const std::byte> bytes() const noexcept { return {piece_->bytes.get(), piece_->size}; }
+  [[nodiscard]] std::span<const std::byte> bytes() const noexcept {
+    return {piece_->bytes.get(), piece_->size};
+  }
 
  private:
   PieceQueue* queue_ = nullptr;
   Piece* piece_ = nullptr;
 };
 
-/// Passes the uncompressed layer from the inflating thread to the two that read it, without copying. It owns a
-/// fixed number of pieces, which bounds the memory: the inflating thread waits for a free piece.
+/// Passes the uncompressed layer from the inflating thread to the two that read it, without
+/// copying. It owns a fixed number of pieces, which bounds the memory: the inflating thread waits
+/// for a free piece.
 class PieceQueue {
  public:
   static constexpr std::size_t kPieces = 8;
@@ -73,7 +79,9 @@ class PieceQueue {
   /// The next piece; an empty reference at the end of the stream.
   Result<PieceRef> next(Reader reader);
   /// Bytes of the blob that the inflating thread has read; it is ahead.
-  [[nodiscard]] std::uint64_t blob_bytes() const { return blob_bytes_.load(std::memory_order_relaxed); }
+  [[nodiscard]] std::uint64_t blob_bytes() const {
+    return blob_bytes_.load(std::memory_order_relaxed);
+  }
   /// Stops reading; the inflating thread ends.
   void stop();
 

@@ -28,7 +28,8 @@ struct TarEntry {
   std::uint64_t size = 0;    ///< of the file, including holes
   std::uint64_t stored = 0;  ///< bytes of data that follow in the archive
   bool sparse = false;
-  std::vector<Extent> extents;  ///< of a sparse file: ascending, disjoint, within size, `stored` bytes in total
+  std::vector<Extent>
+      extents;  ///< of a sparse file: ascending, disjoint, within size, `stored` bytes in total
   std::vector<Xattr> xattrs;
 };
 

@@ -23,12 +23,13 @@ struct Number {
   std::uint64_t value = 0;
 };
 
-/// Octal digits between blanks, or GNU's base-256. Readers differ in what they make of blanks alone, of a NUL before the
-/// digits and of other first bytes than GNU's two.
+/// Octal digits between blanks, or GNU's base-256. Readers differ in what they make of blanks
+/// alone, of a NUL before the digits and of other first bytes than GNU's two.
 Result<Number> number_at(TarBlock block, std::size_t offset, std::size_t size, const char* what) {
   const auto field = block.subspan(offset, size);
   const auto first = static_cast<std::uint8_t>(field[0]);
-  if (first == 0xff) return Number{.negative = true};  // only a time may be: then it is the earliest we can store
+  if (first == 0xff)
+    return Number{.negative = true};  // only a time may be: then it is the earliest we can store
   if (first == 0x80) {
     Number number;
     for (const auto byte : field.subspan(1)) {
@@ -39,7 +40,8 @@ Result<Number> number_at(TarBlock block, std::size_t offset, std::size_t size, c
   }
   auto text = text_at(block, offset, size);
   const bool is_blank = text.empty()
-                            ? !std::all_of(field.begin(), field.end(), [](std::byte byte) { return byte == std::byte{0}; })
+                            ? !std::all_of(field.begin(), field.end(),
+                                           [](std::byte byte) { return byte == std::byte{0}; })
                             : text.find_first_not_of(' ') == std::string_view::npos;
   if (is_blank) return bad(formatted("the {} is not a number", what));
   while (text.starts_with(' ')) text.remove_prefix(1);
@@ -53,7 +55,8 @@ Result<Number> number_at(TarBlock block, std::size_t offset, std::size_t size, c
   return number;
 }
 
-Result<std::uint64_t> size_at(TarBlock block, std::size_t offset, std::size_t size, const char* what) {
+Result<std::uint64_t> size_at(TarBlock block, std::size_t offset, std::size_t size,
+                              const char* what) {
   const Number number = SPC_TRY(number_at(block, offset, size, what));
   if (number.negative || number.value > kMaxNumber)
     return bad(formatted("the {} is out of range", what));
@@ -62,7 +65,8 @@ Result<std::uint64_t> size_at(TarBlock block, std::size_t offset, std::size_t si
 
 std::uint32_t storable_time(Number time) {
   if (time.negative) return 0;
-  return static_cast<std::uint32_t>(std::min<std::uint64_t>(time.value, std::numeric_limits<std::uint32_t>::max()));
+  return static_cast<std::uint32_t>(
+      std::min<std::uint64_t>(time.value, std::numeric_limits<std::uint32_t>::max()));
 }
 
 Result<void> check_sum(TarBlock block) {
@@ -87,7 +91,8 @@ Result<std::uint32_t> parse_time(std::string_view text) {
   const auto point = text.find('.');
   if (point != std::string_view::npos) {
     const auto fraction = text.substr(point + 1);
-    if (!std::all_of(fraction.begin(), fraction.end(), [](char c) { return c >= '0' && c <= '9'; })) {
+    if (!std::all_of(fraction.begin(), fraction.end(),
+                     [](char c) { return c >= '0' && c <= '9'; })) {
       return bad("an extended header's time is not a number");
     }
     text = text.substr(0, point);
@@ -105,7 +110,8 @@ Result<void> add_extent(std::vector<Extent>& extents, Extent extent) {
 }  // namespace
 
 bool is_zero(TarBlock block) {
-  return std::all_of(block.begin(), block.end(), [](std::byte byte) { return byte == std::byte{0}; });
+  return std::all_of(block.begin(), block.end(),
+                     [](std::byte byte) { return byte == std::byte{0}; });
 }
 
 Result<std::uint64_t> parse_decimal(std::string_view text) {
@@ -114,7 +120,8 @@ Result<std::uint64_t> parse_decimal(std::string_view text) {
   for (const char c : text) {
     if (c < '0' || c > '9') return bad("an extended header's number has something else in it");
     const auto digit = static_cast<std::uint64_t>(c - '0');
-    if (value > (kMaxNumber - digit) / 10) return bad("an extended header's number is out of range");
+    if (value > (kMaxNumber - digit) / 10)
+      return bad("an extended header's number is out of range");
     value = value * 10 + digit;
   }
   return value;
@@ -142,16 +149,20 @@ Result<PaxRecords> PaxRecords::parse(std::string_view text) {
   PaxRecords records;
   while (!text.empty()) {
     const auto blank = text.find(' ');
-    if (blank == std::string_view::npos || blank > 10) return bad("an extended header's record has no length");
+    if (blank == std::string_view::npos || blank > 10)
+      return bad("an extended header's record has no length");
     const auto length = SPC_TRY(parse_decimal(text.substr(0, blank)));
-    if (length <= blank + 2 || length > text.size()) return bad("an extended header's record has a wrong length");
+    if (length <= blank + 2 || length > text.size())
+      return bad("an extended header's record has a wrong length");
     if (text[length - 1] != '\n') return bad("an extended header's record has a wrong end");
     const auto record = text.substr(blank + 1, length - blank - 2);
     text.remove_prefix(length);
     const auto equals = record.find('=');
-    if (equals == std::string_view::npos || equals == 0) return bad("an extended header's record has no key");
+    if (equals == std::string_view::npos || equals == 0)
+      return bad("an extended header's record has no key");
     const auto key = record.substr(0, equals);
-    if (key.find('\0') != std::string_view::npos) return bad("an extended header's key contains NUL");
+    if (key.find('\0') != std::string_view::npos)
+      return bad("an extended header's key contains NUL");
     SPC_TRY(records.apply(key, record.substr(equals + 1)));
   }
   if (records.offset_pending_) return bad("the sparse file's map is incomplete");
@@ -168,7 +179,8 @@ Result<void> PaxRecords::apply(std::string_view key, std::string_view value) {
   if (key == "path" || key == "linkpath") {
     // To POSIX an empty value takes the name away, to others it says nothing.
     if (value.empty()) return bad("an extended header's path is empty");
-    if (value.find('\0') != std::string_view::npos) return bad("an extended header's path contains NUL");
+    if (value.find('\0') != std::string_view::npos)
+      return bad("an extended header's path contains NUL");
     (key == "path" ? path : link) = value;
   } else if (key == "size") {
     size = SPC_TRY(parse_decimal(value));
@@ -187,7 +199,8 @@ Result<void> PaxRecords::apply_sparse(std::string_view key, std::string_view val
     if (!sparse_map_in_data && value != "0") return bad("the sparse file has an unknown format");
   } else if (key == "name") {
     if (value.empty()) return bad("an extended header's path is empty");
-    if (value.find('\0') != std::string_view::npos) return bad("an extended header's path contains NUL");
+    if (value.find('\0') != std::string_view::npos)
+      return bad("an extended header's path contains NUL");
     path = value;
   } else if (key == "size" || key == "realsize") {
     sparse_size = SPC_TRY(parse_decimal(value));
@@ -232,6 +245,8 @@ Result<bool> append_gnu_sparse_map(TarBlock block, bool is_header, std::vector<E
   return block[is_header ? 482 : 504] != std::byte{0};
 }
 
-Result<std::uint64_t> gnu_sparse_size(TarBlock header) { return size_at(header, 483, 12, "size of the sparse file"); }
+Result<std::uint64_t> gnu_sparse_size(TarBlock header) {
+  return size_at(header, 483, 12, "size of the sparse file");
+}
 
 }  // namespace spc

@@ -14,7 +14,8 @@ namespace spc {
 inline constexpr std::size_t kTarBlock = 512;
 using TarBlock = std::span<const std::byte, kTarBlock>;
 
-/// One 512-byte header: V7, ustar or GNU. The constructor checks the checksum and every number that is used.
+/// One 512-byte header: V7, ustar or GNU. The constructor checks the checksum and every number that
+/// is used.
 struct TarHeader {
   char type = '0';
   std::string name;  ///< with ustar's prefix
@@ -28,8 +29,8 @@ struct TarHeader {
 
 bool is_zero(TarBlock block);
 
-/// The records of a PAX extended header, `length key=value\n`. Anything malformed is refused: a reader that skips
-/// what it does not understand sees a different archive than the next reader.
+/// The records of a PAX extended header, `length key=value\n`. Anything malformed is refused: a
+/// reader that skips what it does not understand sees a different archive than the next reader.
 struct PaxRecords {
   std::string path, link;  ///< empty: not set
   bool has_size = false, has_mtime = false;
@@ -44,7 +45,9 @@ struct PaxRecords {
 
   static Result<PaxRecords> parse(std::string_view text);
   /// True if they set the name of an entry or the end of its data.
-  [[nodiscard]] bool name_or_place() const { return !path.empty() || !link.empty() || has_size || sparse; }
+  [[nodiscard]] bool name_or_place() const {
+    return !path.empty() || !link.empty() || has_size || sparse;
+  }
 
  private:
   Result<void> apply(std::string_view key, std::string_view value);
@@ -52,7 +55,8 @@ struct PaxRecords {
   bool offset_pending_ = false;
 };
 
-/// Old GNU sparse maps: pairs of numbers in the header and the following blocks. True if another block follows.
+/// Old GNU sparse maps: pairs of numbers in the header and the following blocks. True if another
+/// block follows.
 Result<bool> append_gnu_sparse_map(TarBlock block, bool is_header, std::vector<Extent>& extents);
 /// The file size in an old GNU sparse header.
 Result<std::uint64_t> gnu_sparse_size(TarBlock header);

@@ -12,11 +12,14 @@ constexpr std::uint64_t kMaxHeaderText = std::uint64_t{8} << 20;
 
 Error bad(std::string_view what) { return Error(ErrorKind::corrupt, std::string(what)); }
 
-std::uint64_t padding_behind(std::uint64_t size) { return (kTarBlock - size % kTarBlock) % kTarBlock; }
+std::uint64_t padding_behind(std::uint64_t size) {
+  return (kTarBlock - size % kTarBlock) % kTarBlock;
+}
 
 Result<TarEntry::Kind> kind_of(const TarHeader& header) {
   switch (header.type) {
-    case '\0': return header.name.ends_with('/') ? TarEntry::Kind::directory : TarEntry::Kind::file;  // V7
+    case '\0':
+      return header.name.ends_with('/') ? TarEntry::Kind::directory : TarEntry::Kind::file;  // V7
     case '0':
     case '7':
     case 'S': return TarEntry::Kind::file;
@@ -36,10 +39,11 @@ Result<void> check_extents(const TarEntry& entry) {
   std::uint64_t end = 0;
   std::uint64_t sum = 0;
   for (const Extent& extent : entry.extents) {
-    // GNU tar begins each part with a block of its own, other readers take the parts as they follow each other: all parts
-    // but the last must be whole blocks, as GNU tar writes them.
+    // GNU tar begins each part with a block of its own, other readers take the parts as they follow
+    // each other: all parts but the last must be whole blocks, as GNU tar writes them.
     const bool misplaced = sum % kTarBlock != 0 && extent.size > 0;
-    if (extent.offset < end || extent.offset > entry.size || extent.size > entry.size - extent.offset || misplaced) {
+    if (extent.offset < end || extent.offset > entry.size ||
+        extent.size > entry.size - extent.offset || misplaced) {
       return bad(formatted("entry {}: the sparse file's map is wrong", in_quotes(entry.path)));
     }
     end = extent.offset + extent.size;
@@ -130,11 +134,12 @@ Result<bool> TarReader::next(TarEntry& entry) {
       return false;
     }
     if (header.type == 'g') {
-      // Global records (git writes a comment) are checked and otherwise ignored, as other container engines do. tar is
-      // none of these: what it would see differently is refused.
+      // Global records (git writes a comment) are checked and otherwise ignored, as other container
+      // engines do. tar is none of these: what it would see differently is refused.
       const auto records = SPC_TRY(text(header.size, "a global extended header"));
       const auto global = SPC_TRY(PaxRecords::parse(records));
-      if (global.name_or_place()) return bad("a global extended header sets a property of an entry");
+      if (global.name_or_place())
+        return bad("a global extended header sets a property of an entry");
       continue;
     }
     if (header.type == 'x') {
@@ -156,13 +161,19 @@ Result<bool> TarReader::next(TarEntry& entry) {
   return true;
 }
 
-Result<void> TarReader::fill(TarEntry& entry, const TarHeader& header, PaxRecords& pax, const std::string& long_name,
-                             const std::string& long_link) {
-  entry.path = !pax.path.empty() ? std::move(pax.path) : !long_name.empty() ? long_name : header.name;
-  entry.target = !pax.link.empty() ? std::move(pax.link) : !long_link.empty() ? long_link : header.link;
+Result<void> TarReader::fill(TarEntry& entry, const TarHeader& header, PaxRecords& pax,
+                             const std::string& long_name, const std::string& long_link) {
+  entry.path = !pax.path.empty()    ? std::move(pax.path)
+               : !long_name.empty() ? long_name
+                                    : header.name;
+  entry.target = !pax.link.empty()    ? std::move(pax.link)
+                 : !long_link.empty() ? long_link
+                                      : header.link;
   entry.kind = SPC_TRY(kind_of(header));
-  // To some readers such a file is a directory; a V7 one is that to all, unless another header has its name.
-  const bool slash_differs = header.type == '\0' && header.name.ends_with('/') != entry.path.ends_with('/');
+  // To some readers such a file is a directory; a V7 one is that to all, unless another header has
+  // its name.
+  const bool slash_differs =
+      header.type == '\0' && header.name.ends_with('/') != entry.path.ends_with('/');
   if (slash_differs || (entry.kind == TarEntry::Kind::file && entry.path.ends_with('/'))) {
     return bad(formatted("entry {}: it may be a file or a directory", in_quotes(entry.path)));
   }
@@ -203,7 +214,8 @@ Result<void> TarReader::read_gnu_sparse_map(TarEntry& entry) {
   return {};
 }
 
-/// Format 1.0: decimal numbers, one a line, in whole blocks before the data: how many parts, then offset and size of each.
+/// Format 1.0: decimal numbers, one a line, in whole blocks before the data: how many parts, then
+/// offset and size of each.
 Result<void> TarReader::read_pax_sparse_map(TarEntry& entry) {
   const auto wrong = [&] {
     return bad(formatted("entry {}: the sparse file's map is wrong", in_quotes(entry.path)));

@@ -18,9 +18,11 @@ constexpr std::uint16_t kLz4 = fuse::kLz4Compressor, kZstd = 6;
 
 bool is_ours(std::uint16_t compressor) { return compressor == kLz4 || compressor == kZstd; }
 
-bool unpack(std::uint16_t compressor, std::span<const std::byte> block, std::byte* into, std::size_t& size) {
+bool unpack(std::uint16_t compressor, std::span<const std::byte> block, std::byte* into,
+            std::size_t& size) {
   if (compressor == kLz4) {
-    const int got = LZ4_decompress_safe(reinterpret_cast<const char*>(block.data()), reinterpret_cast<char*>(into),
+    const int got = LZ4_decompress_safe(reinterpret_cast<const char*>(block.data()),
+                                        reinterpret_cast<char*>(into),
                                         static_cast<int>(block.size()), static_cast<int>(size));
     size = got < 0 ? 0 : static_cast<std::size_t>(got);
     return got > 0;
@@ -37,8 +39,10 @@ Result<LayersBelow> LayersBelow::open(std::vector<UniqueFd> layers, Budget& budg
   for (UniqueFd& file : layers) {
     const off_t size = ::lseek(file.get(), 0, SEEK_END);
     if (size < 0) return Error::from_errno(errno, "read a layer below");
-    auto reader = SPC_TRY_DURING("read a layer below", fuse::open_image(file.get(), 0, static_cast<std::uint64_t>(size),
-                                                                        {is_ours, unpack}, {.blocks = cache, .directories = cache}));
+    auto reader = SPC_TRY_DURING(
+        "read a layer below",
+        fuse::open_image(file.get(), 0, static_cast<std::uint64_t>(size), {is_ours, unpack},
+                         {.blocks = cache, .directories = cache}));
     below.layers_.push_back({std::move(file), std::move(reader)});
   }
   return below;
@@ -52,7 +56,8 @@ Result<fuse::Inode> LayersBelow::inode(std::size_t layer, std::uint64_t referenc
 
 Result<bool> LayersBelow::is_opaque(std::size_t layer, const fuse::Inode& directory) {
   if (!directory.has_xattrs) return false;
-  for (const auto& [name, value] : SPC_TRY(counted(layer, [&](auto& reader) { return reader.xattrs(directory); }))) {
+  for (const auto& [name, value] :
+       SPC_TRY(counted(layer, [&](auto& reader) { return reader.xattrs(directory); }))) {
     SPC_TRY(budget_->walk(1 + value.size() / kBytesOfStep));
     if (name == "trusted.overlay.opaque") return true;
   }
@@ -73,7 +78,8 @@ Result<LayersBelow::Listing> LayersBelow::list(const Node& directory) {
   Listing listing;
   listing.layers_ = this;
   for (const auto& [layer, inode] : directory.parts) {
-    auto entries = SPC_TRY(counted(layer, [&, &inode = inode](auto& reader) { return reader.directory(inode); }));
+    auto entries = SPC_TRY(
+        counted(layer, [&, &inode = inode](auto& reader) { return reader.directory(inode); }));
     listing.parts_.push_back({layer, std::move(entries)});
   }
   return listing;
@@ -86,7 +92,8 @@ Result<std::optional<Node>> LayersBelow::Listing::find(std::string_view name) co
     const fuse::Directory::Entry* const entry = entries->find(name);
     if (entry == nullptr) continue;
     const bool is_directory = S_ISDIR(entry->type);
-    node.hides = S_ISCHR(entry->type) || (!is_directory && !node.parts.empty());  // a whiteout, or a file below a directory
+    node.hides = S_ISCHR(entry->type) ||
+                 (!is_directory && !node.parts.empty());  // a whiteout, or a file below a directory
     if (node.hides) break;
     auto found = SPC_TRY(layers_->inode(layer, entry->reference));
     node.parts.push_back({layer, std::move(found)});
@@ -106,20 +113,23 @@ std::map<std::string_view, mode_t> LayersBelow::Listing::types() const {
 std::map<std::string_view, mode_t> LayersBelow::Listing::types_and_whiteouts() const {
   std::map<std::string_view, mode_t> types;
   for (const Part& part : parts_) {
-    for (const auto& entry : part.entries->entries) types.emplace(part.entries->name(entry), entry.type);
+    for (const auto& entry : part.entries->entries)
+      types.emplace(part.entries->name(entry), entry.type);
   }
   return types;
 }
 
 Result<std::string> LayersBelow::target(const Node& link) {
-  return counted(link.parts.front().layer, [&](auto& reader) { return reader.link_target(link.top()); });
+  return counted(link.parts.front().layer,
+                 [&](auto& reader) { return reader.link_target(link.top()); });
 }
 
 Result<std::vector<std::pair<std::string, std::string>>> LayersBelow::xattrs(const Node& node) {
   return counted(node.parts.front().layer, [&](auto& reader) { return reader.xattrs(node.top()); });
 }
 
-Result<std::vector<fuse::Piece>> LayersBelow::read(const Node& file, std::uint64_t start, std::size_t size) {
+Result<std::vector<fuse::Piece>> LayersBelow::read(const Node& file, std::uint64_t start,
+                                                   std::size_t size) {
   return layers_[file.parts.front().layer].reader->read(file.top(), start, size);
 }
 

@@ -16,22 +16,23 @@
 
 namespace spc::below {
 
-/// Something that the layers below show under one name: of a directory, its parts in all layers that are merged, the topmost
-/// first; of anything else, the one that is seen.
+/// Something that the layers below show under one name: of a directory, its parts in all layers
+/// that are merged, the topmost first; of anything else, the one that is seen.
 struct Node {
   struct Part {
     std::size_t layer = 0;
     fuse::Inode inode;
   };
   std::vector<Part> parts;
-  bool hides = false;  ///< directories: what layers below those of `parts` have under this name does not count
+  bool hides = false;  ///< directories: what layers below those of `parts` have under this name
+                       ///< does not count
 
   [[nodiscard]] const fuse::Inode& top() const { return parts.front().inode; }
   [[nodiscard]] bool is(mode_t type) const { return (top().mode & S_IFMT) == type; }
 };
 
-/// The layers under the one being converted, as overlayfs shows them together. They are layers of the store: layer-verifier has
-/// accepted them.
+/// The layers under the one being converted, as overlayfs shows them together. They are layers of
+/// the store: layer-verifier has accepted them.
 class LayersBelow {
  public:
   /// The bottom layer first. What is looked up counts as steps of `budget`, which is borrowed.
@@ -77,7 +78,8 @@ class LayersBelow {
   explicit LayersBelow(Budget& budget) : budget_(&budget) {}
   /// Returns the result of `action` with a layer's reader. Counts the metadata that it had to load.
   template <typename Action>
-  auto counted(std::size_t layer, const Action& action) -> decltype(action(std::declval<fuse::ImageReader&>())) {
+  auto counted(std::size_t layer, const Action& action)
+      -> decltype(action(std::declval<fuse::ImageReader&>())) {
     fuse::ImageReader& reader = *layers_[layer].reader;
     const std::uint64_t before = reader.metadata_loaded();
     auto found = action(reader);

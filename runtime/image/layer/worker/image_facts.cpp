@@ -5,7 +5,8 @@
 namespace spc {
 namespace {
 
-/// When everything else of the image is there: for a processor that others use, not for an image that has too many files.
+/// When everything else of the image is there: for a processor that others use, not for an image
+/// that has too many files.
 constexpr std::chrono::milliseconds kFactsPatience{1000};
 
 }  // namespace
@@ -23,7 +24,8 @@ void ImageFacts::read(std::span<const int> layers) {
 }
 
 std::string ImageFacts::records() {
-  auto found = process_ && read_ ? process_->finish(kFactsPatience) : Result<std::string>(std::string());
+  auto found =
+      process_ && read_ ? process_->finish(kFactsPatience) : Result<std::string>(std::string());
   process_.reset();
   return found ? *std::move(found) : std::string();
 }

@@ -37,9 +37,10 @@ bool is_configured(const std::string& root, const std::string& option) {
   utsname system{};
   ::uname(&system);
   const std::string release = system.release;
-  for (const std::string& path :
-       {root + "/proc/config.gz", root + "/boot/config-" + release, root + "/lib/modules/" + release + "/config"}) {
-    if (const auto text = gunzipped_file(path)) return text->find("\nCONFIG_SQUASHFS_" + option + "=y\n") != std::string::npos;
+  for (const std::string& path : {root + "/proc/config.gz", root + "/boot/config-" + release,
+                                  root + "/lib/modules/" + release + "/config"}) {
+    if (const auto text = gunzipped_file(path))
+      return text->find("\nCONFIG_SQUASHFS_" + option + "=y\n") != std::string::npos;
   }
   return false;
 }
@@ -57,22 +58,28 @@ bool reads_lz4(const std::string& root) { return is_configured(root, "LZ4"); }
 
 std::uint64_t memory_of_squashfs(LayerCompression compression, const std::string& root) {
   constexpr std::uint64_t kBlock = 128 << 10;
-  // fs/squashfs: three fragments, eight blocks of metadata and a block that is read, then a buffer for input and one for output; zstd
-  // keeps a window and tables, too.
+  // fs/squashfs: three fragments, eight blocks of metadata and a block that is read, then a buffer
+  // for input and one for output; zstd keeps a window and tables, too.
   constexpr std::uint64_t kCaches = 4 * kBlock, kBlockOfData = kBlock;
   const std::uint64_t decompressor = compression == LayerCompression::lz4 ? 2 * kBlock : 5 * kBlock;
-  const bool has_one = is_configured(root, "DECOMP_SINGLE") && !is_configured(root, "CHOICE_DECOMP_BY_MOUNT");
+  const bool has_one =
+      is_configured(root, "DECOMP_SINGLE") && !is_configured(root, "CHOICE_DECOMP_BY_MOUNT");
   return kCaches + (kBlockOfData + decompressor) * (has_one ? 1 : possible_processors(root));
 }
 
 void ask_for_erofs() {
-  const auto ask = [] { return ::unshare(CLONE_NEWUSER | CLONE_NEWNS) == 0 && ::fsopen("erofs", FSOPEN_CLOEXEC) >= 0 ? 0 : 1; };
+  const auto ask = [] {
+    return ::unshare(CLONE_NEWUSER | CLONE_NEWNS) == 0 && ::fsopen("erofs", FSOPEN_CLOEXEC) >= 0
+               ? 0
+               : 1;
+  };
   if (auto child = Child::run(ask, "ask for erofs")) child->wait();
 }
 
 bool files_share_blocks(const char* place) {
   struct statfs status {};
-  return ::statfs(place, &status) == 0 && (status.f_type == XFS_SUPER_MAGIC || status.f_type == BTRFS_SUPER_MAGIC);
+  return ::statfs(place, &status) == 0 &&
+         (status.f_type == XFS_SUPER_MAGIC || status.f_type == BTRFS_SUPER_MAGIC);
 }
 
 namespace {
@@ -93,7 +100,8 @@ bool maps_only_erofs(KernelVersion kernel, const std::string& filesystems, void 
   return kernel >= kMapsErofs && kernel < kMapsSquashfs && has_erofs(filesystems, ask);
 }
 
-bool saves_memory_by_erofs(std::uint64_t memory, KernelVersion kernel, const std::string& filesystems, void (*ask)()) {
+bool saves_memory_by_erofs(std::uint64_t memory, KernelVersion kernel,
+                           const std::string& filesystems, void (*ask)()) {
   constexpr std::uint64_t kMuch = 8 << 20;
   return kernel >= kMapsErofs && memory > kMuch && has_erofs(filesystems, ask);
 }

@@ -5,14 +5,16 @@
 namespace spc::verify::erofs {
 namespace {
 
-constexpr std::uint64_t kUnit = std::uint64_t{128} << 10U;  ///< what is a chunk, or compressed as a whole
-constexpr std::uint32_t kUnitChunks = 5;                    ///< chunks of that size, with a list of block numbers
+constexpr std::uint64_t kUnit = std::uint64_t{128}
+                                << 10U;   ///< what is a chunk, or compressed as a whole
+constexpr std::uint32_t kUnitChunks = 5;  ///< chunks of that size, with a list of block numbers
 constexpr std::uint64_t kChunkEntry = 4;
 constexpr std::uint32_t kHole = 0xffffffff;
 
 constexpr std::uint64_t kIndexHead = 16;
 constexpr std::uint64_t kIndexEntry = 8;
-constexpr std::uint64_t kLargeClusters = std::uint64_t{2} << 32U;  ///< of the head: lz4, in clusters of several blocks
+constexpr std::uint64_t kLargeClusters =
+    std::uint64_t{2} << 32U;  ///< of the head: lz4, in clusters of several blocks
 
 /// An entry of the index, one for each block of the file's content.
 enum ClusterType : std::uint16_t { kStoredAsIs = 0, kHead = 1, kFollower = 2 };
@@ -38,7 +40,8 @@ Result<std::uint64_t> place_text(const Inode& inode, Used& used) {
   const std::uint64_t room = kBlock - (inode.nid == kRoot ? inode.begin() : 0);
   const std::uint64_t fixed = Inode::kSize + inode.attributes;
   if (fixed <= room && inode.size <= room - fixed) {
-    if (inode.layout != DataLayout::inlined || inode.start != 0) return refused("unexpected layout");
+    if (inode.layout != DataLayout::inlined || inode.start != 0)
+      return refused("unexpected layout");
     SPC_TRY(used.record(inode, inode.content() + inode.size));
     return inode.content();
   }
@@ -56,8 +59,10 @@ Result<void> FileContent::check(bool may_be_compressed) {
       if (inode_.start != 0) return refused("an empty file has a position");
       return {};
     case DataLayout::inlined:
-      if (inode_.size == 0 || inode_.start != 0 || inode_.size > kBlock) return refused("unexpected layout");
-      if (Inode::kSize + inode_.attributes + inode_.size > kBlock) return refused("unexpected layout");
+      if (inode_.size == 0 || inode_.start != 0 || inode_.size > kBlock)
+        return refused("unexpected layout");
+      if (Inode::kSize + inode_.attributes + inode_.size > kBlock)
+        return refused("unexpected layout");
       return used_.record(inode_, inode_.content() + inode_.size);
     case DataLayout::chunks: return check_chunks();
     case DataLayout::compressed:
@@ -134,14 +139,17 @@ Result<void> FileContent::check_unit(std::uint64_t size) {
 Result<void> FileContent::check_plain_unit(std::span<const std::byte> entries) {
   for (std::size_t i = 0; i < entries.size() / kIndexEntry; ++i) {
     const IndexEntry entry(entries, i);
-    if (entry.type != kStoredAsIs || entry.offset != 0) return refused("unexpected entry in its index");
+    if (entry.type != kStoredAsIs || entry.offset != 0)
+      return refused("unexpected entry in its index");
     SPC_TRY(take_blocks(entry.block, 1));
   }
   return {};
 }
 
-/// The head says where the cluster is, the next one how long it is; one that is shorter than a block marks the end of the file.
-Result<void> FileContent::check_compressed_unit(std::span<const std::byte> entries, std::uint64_t size) {
+/// The head says where the cluster is, the next one how long it is; one that is shorter than a
+/// block marks the end of the file.
+Result<void> FileContent::check_compressed_unit(std::span<const std::byte> entries,
+                                                std::uint64_t size) {
   const std::size_t whole = size / kBlock;
   std::uint64_t blocks = 1;
   for (std::size_t i = 1; i < whole; ++i) {
@@ -155,7 +163,8 @@ Result<void> FileContent::check_compressed_unit(std::span<const std::byte> entri
   if (blocks == 0 || blocks >= pieces(size)) return refused("wrong size of a cluster");
   if (size % kBlock != 0) {
     const IndexEntry end(entries, whole);
-    if (end.type != kStoredAsIs || end.offset != size % kBlock || end.block != 0) return refused("unexpected end of its index");
+    if (end.type != kStoredAsIs || end.offset != size % kBlock || end.block != 0)
+      return refused("unexpected end of its index");
   }
   has_compressed_ = true;
   return take_blocks(IndexEntry(entries, 0).block, blocks);

@@ -4,14 +4,15 @@
 
 namespace spc::verify::erofs {
 
-/// Where the text of an inode is: a directory's entries or a symbolic link's target. It is inlined wherever that is possible.
-/// Adds the inode and its blocks to what is used.
+/// Where the text of an inode is: a directory's entries or a symbolic link's target. It is inlined
+/// wherever that is possible. Adds the inode and its blocks to what is used.
 Result<std::uint64_t> place_text(const Inode& inode, Used& used);
 
 /// A regular file. Blocks are not read: a damaged one only causes a read error.
 class FileContent {
  public:
-  FileContent(Window& image, const Inode& inode, Used& used) : image_(image), inode_(inode), used_(used) {}
+  FileContent(Window& image, const Inode& inode, Used& used)
+      : image_(image), inode_(inode), used_(used) {}
 
   Result<void> check(bool may_be_compressed);
 

@@ -12,7 +12,8 @@ constexpr std::size_t kMaxEntryName = 255;
 enum EntryAt : std::size_t { kNidAt = 0, kNameAt = 8, kTypeAt = 10, kZeroAt = 11 };
 
 bool is_entry_type(std::uint8_t type) {
-  constexpr std::array kTypes{EntryType::file, EntryType::directory, EntryType::whiteout, EntryType::fifo, EntryType::symlink};
+  constexpr std::array kTypes{EntryType::file, EntryType::directory, EntryType::whiteout,
+                              EntryType::fifo, EntryType::symlink};
   return std::find(kTypes.begin(), kTypes.end(), static_cast<EntryType>(type)) != kTypes.end();
 }
 
@@ -26,7 +27,8 @@ Result<void> Directory::load() {
   if (size_ < kEntrySize) return refused("a cut off entry");
   names_ = number<std::uint16_t>(block(), kNameAt);
   count_ = names_ / kEntrySize;
-  if (count_ == 0 || names_ % kEntrySize != 0 || names_ > size_) return refused("wrong number of entries in a block");
+  if (count_ == 0 || names_ % kEntrySize != 0 || names_ > size_)
+    return refused("wrong number of entries in a block");
   at_ = 0;
   return {};
 }
@@ -48,7 +50,8 @@ Result<std::size_t> Directory::name_end(std::size_t begin) const {
 
 Result<void> Directory::check_name(std::string_view name) {
   if (name.empty() || name.size() > kMaxEntryName) return refused("wrong length of a name");
-  if (name.find('/') != std::string_view::npos || name.find('\0') != std::string_view::npos) return refused("invalid name");
+  if (name.find('/') != std::string_view::npos || name.find('\0') != std::string_view::npos)
+    return refused("invalid name");
   if (name <= last_name_) return refused("names of a directory not sorted");
   last_name_ = name;
   return {};
@@ -67,11 +70,13 @@ Result<std::optional<Directory::Entry>> Directory::next() {
   entry.nid = number<std::uint64_t>(bytes, kNidAt);
   const auto type = number<std::uint8_t>(bytes, kTypeAt);
   if (!is_entry_type(type)) return refused("an entry of an unused type");
-  if (number<std::uint8_t>(bytes, kZeroAt) != 0) return refused("a value in an unused field of an entry");
+  if (number<std::uint8_t>(bytes, kZeroAt) != 0)
+    return refused("a value in an unused field of an entry");
   entry.type = static_cast<EntryType>(type);
   entry.name = {reinterpret_cast<const char*>(block_.data()) + names_, end - names_};
   SPC_TRY(check_name(entry.name));
-  if (is_first_ && kEntrySize + entry.name.size() <= room_) return refused("a block of entries that is not full");
+  if (is_first_ && kEntrySize + entry.name.size() <= room_)
+    return refused("a block of entries that is not full");
   is_first_ = false;
   names_ = end;
   if (++at_ == count_) room_ = kBlock - end;

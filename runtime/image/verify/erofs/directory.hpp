@@ -10,9 +10,16 @@
 namespace spc::verify::erofs {
 
 /// What an entry says of its inode.
-enum class EntryType : std::uint8_t { file = 1, directory = 2, whiteout = 3, fifo = 5, symlink = 7 };
+enum class EntryType : std::uint8_t {
+  file = 1,
+  directory = 2,
+  whiteout = 3,
+  fifo = 5,
+  symlink = 7
+};
 
-/// One directory's entries: blocks of them, each with its names behind them and filled before the next is begun.
+/// One directory's entries: blocks of them, each with its names behind them and filled before the
+/// next is begun.
 class Directory {
  public:
   struct Entry {
@@ -22,7 +29,8 @@ class Directory {
   };
 
   /// `begin`: of its `size` bytes, which are more than none.
-  Directory(Window& image, std::uint64_t begin, std::uint64_t size) : image_(image), begin_(begin), left_(size) {}
+  Directory(Window& image, std::uint64_t begin, std::uint64_t size)
+      : image_(image), begin_(begin), left_(size) {}
 
   /// Empty at the end. Names are valid and sorted, `.` and `..` among them.
   Result<std::optional<Entry>> next();

@@ -30,14 +30,17 @@ Result<Inode> Inode::read(Window& image, std::uint64_t nid) {
   const auto bytes = SPC_TRY(image.at(inode.begin(), kSize));
   const auto format = number<std::uint16_t>(bytes, kFormatAt);
   inode.layout = static_cast<DataLayout>(format >> 1U);
-  const bool is_known = inode.layout == DataLayout::plain || inode.layout == DataLayout::compressed ||
+  const bool is_known = inode.layout == DataLayout::plain ||
+                        inode.layout == DataLayout::compressed ||
                         inode.layout == DataLayout::inlined || inode.layout == DataLayout::chunks;
   if ((format & kExtended) == 0) return refused("it is of the short form");
   if (!is_known) return refused("unknown layout");
   inode.mode = number<std::uint16_t>(bytes, kModeAt);
-  if ((inode.mode & ~kTypeOrPermissions) != 0) return refused("mode bits other than permissions and sticky");
+  if ((inode.mode & ~kTypeOrPermissions) != 0)
+    return refused("mode bits other than permissions and sticky");
   if (!all_zero(bytes.subspan(kOwnerAt, 8))) return refused("its owner is not 0");
-  if (number<std::uint64_t>(bytes, kDateAt) > 0xffffffff || number<std::uint32_t>(bytes, kNanosecondsAt) != 0) {
+  if (number<std::uint64_t>(bytes, kDateAt) > 0xffffffff ||
+      number<std::uint32_t>(bytes, kNanosecondsAt) != 0) {
     return refused("unexpected date");
   }
   if (!all_zero(bytes.subspan(kReservedAt, 2)) || !all_zero(bytes.subspan(kUnusedNumberAt, 4)) ||
@@ -54,7 +57,8 @@ Result<Inode> Inode::read(Window& image, std::uint64_t nid) {
 
 Result<void> Inode::check_place(std::uint64_t end) const {
   if (end - begin() <= kBlock) {
-    if (begin() % kBlock + (end - begin()) > kBlock) return refused("it crosses the end of a block");
+    if (begin() % kBlock + (end - begin()) > kBlock)
+      return refused("it crosses the end of a block");
   } else if (begin() % kBlock != 0) {
     return refused("it is longer than a block and does not begin with one");
   }

@@ -14,7 +14,8 @@ enum class DataLayout : std::uint16_t {
   chunks = 4,      ///< in chunks, a list of which follows the inode
 };
 
-/// The inode proper. Behind it follow its attributes, and then what its layout demands: all of this is its record.
+/// The inode proper. Behind it follow its attributes, and then what its layout demands: all of this
+/// is its record.
 struct Inode {
   static constexpr std::uint64_t kSize = 64;
 

@@ -32,7 +32,8 @@ enum SuperAt : std::size_t {
 
 constexpr std::uint32_t kCompatible = 3;  ///< a checksum; dates are those of modification
 constexpr std::uint32_t kChunks = 4;      ///< files in chunks
-constexpr std::uint32_t kCompressed = 3;  ///< zeros in front of compressed bytes; large clusters and settings
+constexpr std::uint32_t kCompressed =
+    3;  ///< zeros in front of compressed bytes; large clusters and settings
 constexpr std::uint16_t kOnlyLz4 = 1;
 
 /// lz4's settings: their size, the largest distance, blocks of the largest cluster, and nothing.
@@ -60,10 +61,11 @@ Result<void> check_checksum(std::span<const std::byte> bytes) {
 
 Result<void> check_settings(std::span<const std::byte> bytes, bool is_compressed) {
   const auto found = bytes.first(kSettings.size());
-  const bool are_ours =
-      std::equal(found.begin(), found.end(), kSettings.begin(), [](auto a, auto b) { return a == std::byte{b}; });
+  const bool are_ours = std::equal(found.begin(), found.end(), kSettings.begin(),
+                                   [](auto a, auto b) { return a == std::byte{b}; });
   if (is_compressed ? !are_ours : !all_zero(found)) return bad_super("unexpected settings of lz4");
-  if (!all_zero(bytes.subspan(kSettings.size()))) return bad_super("data between the super block and the root");
+  if (!all_zero(bytes.subspan(kSettings.size())))
+    return bad_super("data between the super block and the root");
   return {};
 }
 
@@ -85,16 +87,22 @@ Result<SuperBlock> SuperBlock::read(Window& image) {
   const auto bytes = block.subspan(kSuperPlace);
   if (number<std::uint32_t>(bytes, kMagicAt) != kErofsMagic) return bad_super("not an EROFS image");
   SPC_TRY(check_checksum(bytes));
-  if (number<std::uint32_t>(bytes, kCompatibleAt) != kCompatible) return bad_super("unexpected compatible features");
-  if (number<std::uint8_t>(bytes, kBlockBitsAt) != 12) return bad_super("the block size is not 4 KiB");
+  if (number<std::uint32_t>(bytes, kCompatibleAt) != kCompatible)
+    return bad_super("unexpected compatible features");
+  if (number<std::uint8_t>(bytes, kBlockBitsAt) != 12)
+    return bad_super("the block size is not 4 KiB");
   if (number<std::uint8_t>(bytes, kSlotsAt) != 0) return bad_super("it is longer than 128 bytes");
-  if (number<std::uint16_t>(bytes, kRootAt) != kRoot) return bad_super("unexpected place of the root");
+  if (number<std::uint16_t>(bytes, kRootAt) != kRoot)
+    return bad_super("unexpected place of the root");
   if (!all_zero(bytes.subspan(kTimeAt, kBlocksAt - kTimeAt))) return bad_super("unexpected date");
-  if (image.size() % kBlock != 0 || number<std::uint32_t>(bytes, kBlocksAt) != image.size() / kBlock) {
+  if (image.size() % kBlock != 0 ||
+      number<std::uint32_t>(bytes, kBlocksAt) != image.size() / kBlock) {
     return bad_super("wrong file size");
   }
-  if (!all_zero(bytes.subspan(kMetaAt, kLabelAt - kMetaAt))) return bad_super("unexpected place of inodes or attributes");
-  if (!all_zero(bytes.subspan(kLabelAt, kIncompatibleAt - kLabelAt))) return bad_super("unexpected label");
+  if (!all_zero(bytes.subspan(kMetaAt, kLabelAt - kMetaAt)))
+    return bad_super("unexpected place of inodes or attributes");
+  if (!all_zero(bytes.subspan(kLabelAt, kIncompatibleAt - kLabelAt)))
+    return bad_super("unexpected label");
 
   SuperBlock super;
   super.inodes = number<std::uint64_t>(bytes, kInodesAt);
@@ -104,8 +112,10 @@ Result<SuperBlock> SuperBlock::read(Window& image) {
   if (number<std::uint16_t>(bytes, kAlgorithmsAt) != (super.is_compressed ? kOnlyLz4 : 0)) {
     return bad_super("unexpected algorithms");
   }
-  if (!all_zero(bytes.subspan(kRestAt, kSuperSize - kRestAt))) return bad_super("unexpected values at its end");
-  SPC_TRY(check_settings(bytes.subspan(kSuperSize, kRoot * kSlot - kSuperPlace - kSuperSize), super.is_compressed));
+  if (!all_zero(bytes.subspan(kRestAt, kSuperSize - kRestAt)))
+    return bad_super("unexpected values at its end");
+  SPC_TRY(check_settings(bytes.subspan(kSuperSize, kRoot * kSlot - kSuperPlace - kSuperSize),
+                         super.is_compressed));
   return super;
 }
 

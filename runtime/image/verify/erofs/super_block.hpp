@@ -4,7 +4,8 @@
 
 namespace spc::verify::erofs {
 
-/// Inodes are numbered by their place in the image, in units of this size. The root's number is always the same.
+/// Inodes are numbered by their place in the image, in units of this size. The root's number is
+/// always the same.
 inline constexpr std::uint64_t kSlot = 32;
 inline constexpr std::uint64_t kRoot = 40;
 

@@ -40,7 +40,8 @@ Result<void> Tree::check_directories() {
     const Named named = waiting_.top();
     waiting_.pop();
     // What comes later is larger than what has named it, and so than all that were read.
-    if (named.nid == last) return refused(formatted("inode {}: a directory that two entries name", named.nid));
+    if (named.nid == last)
+      return refused(formatted("inode {}: a directory that two entries name", named.nid));
     last = named.nid;
     SPC_TRY_DURING(formatted("inode {}", named.nid), check_directory(named));
     ++inodes_;
@@ -53,7 +54,9 @@ Result<void> Tree::check_directory(const Named& named) {
   if (!inode.is(S_IFDIR)) return refused("an entry names it as something else");
   const std::uint64_t begin = SPC_TRY(place_text(inode, used_));
   SPC_TRY(check_attributes(image_, inode));
-  if (named.nid == kRoot) SPC_TRY(check_behind_root(inode.layout == DataLayout::inlined ? begin + inode.size : inode.content()));
+  if (named.nid == kRoot)
+    SPC_TRY(check_behind_root(inode.layout == DataLayout::inlined ? begin + inode.size
+                                                                  : inode.content()));
 
   Directory entries(image_, begin, inode.size);
   unsigned dots = 0;
@@ -63,7 +66,8 @@ Result<void> Tree::check_directory(const Named& named) {
     if (!entry) break;
     if (entry->name == "." || entry->name == "..") {
       const std::uint64_t itself = entry->name == "." ? named.nid : named.parent;
-      if (entry->nid != itself || entry->type != EntryType::directory) return refused("a wrong entry . or ..");
+      if (entry->nid != itself || entry->type != EntryType::directory)
+        return refused("a wrong entry . or ..");
       ++dots;
     } else if (SPC_TRY(check_entry(named, *entry))) {
       ++links;
@@ -75,7 +79,8 @@ Result<void> Tree::check_directory(const Named& named) {
 }
 
 Result<bool> Tree::check_entry(const Named& directory, const Directory::Entry& entry) {
-  if (entry.nid >= image_.size() / kSlot) return refused("an entry names an inode beyond the end of the image");
+  if (entry.nid >= image_.size() / kSlot)
+    return refused("an entry names an inode beyond the end of the image");
   if (entry.nid < kBlock / kSlot) return refused("an entry names an inode in block 0");
   if (entry.type != EntryType::directory) {
     names_.push_back(entry.nid << kTypeBits | static_cast<std::uint64_t>(entry.type));
@@ -88,7 +93,8 @@ Result<bool> Tree::check_entry(const Named& directory, const Directory::Entry& e
 }
 
 Result<void> Tree::check_behind_root(std::uint64_t end) {
-  if (!all_zero(SPC_TRY(image_.at(end, kBlock - end)))) return refused("data behind the root in block 0");
+  if (!all_zero(SPC_TRY(image_.at(end, kBlock - end))))
+    return refused("data behind the root in block 0");
   return {};
 }
 
@@ -99,7 +105,8 @@ Result<void> Tree::check_others() {
     const std::uint64_t nid = named >> kTypeBits;
     const std::size_t first = i;
     for (; i < names_.size() && names_[i] >> kTypeBits == nid; ++i) {
-      if (names_[i] != named) return refused(formatted("inode {}: entries name it as different things", nid));
+      if (names_[i] != named)
+        return refused(formatted("inode {}: entries name it as different things", nid));
     }
     const auto type = static_cast<EntryType>(named & ((1U << kTypeBits) - 1));
     SPC_TRY_DURING(formatted("inode {}", nid), check_other(nid, type, i - first));
@@ -113,11 +120,14 @@ Result<void> Tree::check_other(std::uint64_t nid, EntryType type, std::uint64_t 
   if (!inode.is(mode_of(type))) return refused("an entry names it as something else");
   if (inode.links != names) return refused("wrong link count");
   switch (type) {
-    case EntryType::file: SPC_TRY(FileContent(image_, inode, used_).check(super_.is_compressed)); break;
+    case EntryType::file:
+      SPC_TRY(FileContent(image_, inode, used_).check(super_.is_compressed));
+      break;
     case EntryType::symlink: SPC_TRY(check_target(inode)); break;
     default:
       if (inode.layout != DataLayout::plain || inode.size != 0 || inode.start != 0) {
-        return refused(type == EntryType::fifo ? "a FIFO with content" : "a device other than a whiteout");
+        return refused(type == EntryType::fifo ? "a FIFO with content"
+                                               : "a device other than a whiteout");
       }
       if (inode.attributes != 0) return refused("attributes: unexpected for its type");
       SPC_TRY(used_.record(inode, inode.content()));
@@ -126,12 +136,14 @@ Result<void> Tree::check_other(std::uint64_t nid, EntryType type, std::uint64_t 
 }
 
 Result<void> Tree::check_target(const Inode& inode) {
-  if (inode.size == 0 || inode.size > kLongestTarget) return refused("the link's target has a wrong length");
+  if (inode.size == 0 || inode.size > kLongestTarget)
+    return refused("the link's target has a wrong length");
   const std::uint64_t begin = SPC_TRY(place_text(inode, used_));
   std::array<std::byte, kLongestTarget> target;
   const auto text = std::span(target).first(inode.size);
   SPC_TRY(image_.copy(begin, text));
-  if (std::find(text.begin(), text.end(), std::byte{0}) != text.end()) return refused("the link's target contains NUL");
+  if (std::find(text.begin(), text.end(), std::byte{0}) != text.end())
+    return refused("the link's target contains NUL");
   return {};
 }
 

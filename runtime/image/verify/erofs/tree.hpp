@@ -9,11 +9,12 @@
 
 namespace spc::verify::erofs {
 
-/// All inodes that the root leads to, in their order in the image: first directories, each of which lies behind its parent, then
-/// what they name. Nothing is read twice.
+/// All inodes that the root leads to, in their order in the image: first directories, each of which
+/// lies behind its parent, then what they name. Nothing is read twice.
 class Tree {
  public:
-  Tree(Window& image, const SuperBlock& super) : image_(image), super_(super), used_(image.size() / kBlock) {}
+  Tree(Window& image, const SuperBlock& super)
+      : image_(image), super_(super), used_(image.size() / kBlock) {}
 
   Result<void> check();
 

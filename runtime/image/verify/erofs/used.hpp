@@ -6,7 +6,8 @@
 
 namespace spc::verify::erofs {
 
-/// Which bytes belong to what: no two things may share any. What belongs to nothing is left by replaced entries.
+/// Which bytes belong to what: no two things may share any. What belongs to nothing is left by
+/// replaced entries.
 class Used {
  public:
   explicit Used(std::uint64_t blocks) : blocks_(blocks) {}

@@ -14,7 +14,8 @@ bool Window::within(std::uint64_t offset, std::uint64_t size) const {
 }
 
 bool Window::keeps(std::uint64_t offset, std::uint64_t size) const {
-  return offset >= begin_ && offset - begin_ <= bytes_.size() && size <= bytes_.size() - (offset - begin_);
+  return offset >= begin_ && offset - begin_ <= bytes_.size() &&
+         size <= bytes_.size() - (offset - begin_);
 }
 
 Result<std::span<const std::byte>> Window::at(std::uint64_t offset, std::uint64_t size) {
@@ -30,12 +31,14 @@ Result<std::span<const std::byte>> Window::at(std::uint64_t offset, std::uint64_
 Result<void> Window::copy(std::uint64_t offset, std::span<std::byte> into) {
   if (!within(offset, into.size())) return refused("it extends beyond the end of the image");
   if (!keeps(offset, into.size())) return layer_.read(offset, into);
-  std::copy_n(bytes_.begin() + static_cast<std::ptrdiff_t>(offset - begin_), into.size(), into.begin());
+  std::copy_n(bytes_.begin() + static_cast<std::ptrdiff_t>(offset - begin_), into.size(),
+              into.begin());
   return {};
 }
 
 bool all_zero(std::span<const std::byte> bytes) {
-  return std::all_of(bytes.begin(), bytes.end(), [](std::byte byte) { return byte == std::byte{0}; });
+  return std::all_of(bytes.begin(), bytes.end(),
+                     [](std::byte byte) { return byte == std::byte{0}; });
 }
 
 }  // namespace spc::verify::erofs

@@ -15,7 +15,9 @@ constexpr std::size_t kMaxUserName = 255 - std::string_view("user.").size();
 
 Error bad_attribute(const char* what) { return refused(std::string("attributes: ") + what); }
 
-std::string_view text_of(std::span<const std::byte> bytes) { return {reinterpret_cast<const char*>(bytes.data()), bytes.size()}; }
+std::string_view text_of(std::span<const std::byte> bytes) {
+  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+}
 
 struct Attribute {
   std::uint8_t prefix = 0;
@@ -36,7 +38,8 @@ Result<Attribute> first_of(std::span<const std::byte> bytes) {
   found.prefix = number<std::uint8_t>(bytes, 1);
   found.end = (end + 3) / 4 * 4;
   if (found.end > bytes.size()) return bad_attribute("the last one is cut off");
-  if (!all_zero(bytes.subspan(end, found.end - end))) return bad_attribute("data between two of them");
+  if (!all_zero(bytes.subspan(end, found.end - end)))
+    return bad_attribute("data between two of them");
   found.name = text_of(bytes.subspan(kAttributeHead, name));
   found.value = text_of(bytes.subspan(kAttributeHead + name, value));
   return found;
@@ -44,11 +47,15 @@ Result<Attribute> first_of(std::span<const std::byte> bytes) {
 
 Result<void> check_attribute(const Attribute& attribute, bool on_directory) {
   const bool is_user = attribute.prefix == kUserPrefix;
-  if (!is_user && attribute.prefix != kTrustedPrefix) return bad_attribute("a name is neither user.* nor overlayfs's mark");
-  if (attribute.name.empty() || attribute.name.size() > kMaxUserName) return bad_attribute("wrong length of a name");
-  if (attribute.name.find('\0') != std::string_view::npos) return bad_attribute("a name contains NUL");
+  if (!is_user && attribute.prefix != kTrustedPrefix)
+    return bad_attribute("a name is neither user.* nor overlayfs's mark");
+  if (attribute.name.empty() || attribute.name.size() > kMaxUserName)
+    return bad_attribute("wrong length of a name");
+  if (attribute.name.find('\0') != std::string_view::npos)
+    return bad_attribute("a name contains NUL");
   if (!attribute.is_mark()) {
-    if (!is_user || attribute.name.starts_with("overlay.")) return bad_attribute("a name is neither user.* nor overlayfs's mark");
+    if (!is_user || attribute.name.starts_with("overlay."))
+      return bad_attribute("a name is neither user.* nor overlayfs's mark");
     return {};
   }
   if (!on_directory) return bad_attribute("overlayfs's mark on a non-directory");
@@ -79,7 +86,8 @@ Result<void> check_attributes(Window& image, const Inode& inode) {
     bytes = bytes.subspan(attribute.end);
   }
   std::sort(names.begin(), names.end());
-  if (trusted > 1 || std::adjacent_find(names.begin(), names.end()) != names.end()) return bad_attribute("a name comes twice");
+  if (trusted > 1 || std::adjacent_find(names.begin(), names.end()) != names.end())
+    return bad_attribute("a name comes twice");
   if (marks == 1) return bad_attribute("one half of overlayfs's mark");
   return {};
 }

@@ -25,7 +25,8 @@ class SpanBytes : public LayerBytes {
   explicit SpanBytes(std::span<const std::byte> bytes) : bytes_(bytes) {}
   [[nodiscard]] std::uint64_t size() const override { return bytes_.size(); }
   Result<void> read(std::uint64_t offset, std::span<std::byte> into) override {
-    if (!into.empty()) std::memcpy(into.data(), bytes_.subspan(offset, into.size()).data(), into.size());
+    if (!into.empty())
+      std::memcpy(into.data(), bytes_.subspan(offset, into.size()).data(), into.size());
     return {};
   }
 

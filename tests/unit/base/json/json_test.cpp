@@ -30,7 +30,9 @@ TEST_CASE("a document that can be read in two ways, or is none, is refused") {
 
 TEST_CASE("members are found by key and type, and null is absent") {
   const Json document =
-      Json::parse(R"({"name":"x","size":18446744073709551615,"no":null,"list":[1,-1],"nul":"a\u0000b"})").value();
+      Json::parse(
+          R"({"name":"x","size":18446744073709551615,"no":null,"list":[1,-1],"nul":"a\u0000b"})")
+          .value();
   CHECK(document.text("name").value() == "x");
   CHECK(document.number("size").value() == UINT64_MAX);
   CHECK_FALSE(document.text("no").value());
@@ -62,15 +64,20 @@ TEST_CASE("what is written is read as the same") {
   CHECK_FALSE(object.find("name"));
 }
 
-TEST_CASE("an indented document looks as other programs' do, and keeps the order of its members where it is asked to") {
+TEST_CASE(
+    "an indented document looks as other programs' do, and keeps the order of its members where it "
+    "is asked to") {
   const Json object{{"b", Json::array({1, 2})}, {"a", Json::object()}, {"c", Json::array()}};
   CHECK(object.str(2) == "{\n  \"a\": {},\n  \"b\": [\n    1,\n    2\n  ],\n  \"c\": []\n}");
-  CHECK(object.str(1, '\t', Json::Order::kept) == "{\n\t\"b\": [\n\t\t1,\n\t\t2\n\t],\n\t\"a\": {},\n\t\"c\": []\n}");
+  CHECK(object.str(1, '\t', Json::Order::kept) ==
+        "{\n\t\"b\": [\n\t\t1,\n\t\t2\n\t],\n\t\"a\": {},\n\t\"c\": []\n}");
   CHECK(Json("\xff").str() == "\"\xef\xbf\xbd\"");
 }
 
-TEST_CASE("an object of the site's is read member by member, and an unknown one is refused by its name") {
-  const Json document = JsonObject::parse(R"({"path":"/a","on":true,"mounts":[{"target":"x/y"}],"odd":1})").value();
+TEST_CASE(
+    "an object of the site's is read member by member, and an unknown one is refused by its name") {
+  const Json document =
+      JsonObject::parse(R"({"path":"/a","on":true,"mounts":[{"target":"x/y"}],"odd":1})").value();
   auto object = JsonObject::of(document).value();
   std::string path;
   bool on = false;
@@ -79,7 +86,8 @@ TEST_CASE("an object of the site's is read member by member, and an unknown one 
   CHECK(path == "/a");
   CHECK(on);
   std::string target;
-  const auto read = object.take_each("mounts", [&](JsonObject& mount) { return mount.take_path("target", target); });
+  const auto read = object.take_each(
+      "mounts", [&](JsonObject& mount) { return mount.take_path("target", target); });
   CHECK(read.error().message() == "mounts[0].target: \"x/y\" is not an absolute path");
   CHECK(object.nothing_left().error().message() == "odd: is unknown");
   std::uint64_t number = 0;

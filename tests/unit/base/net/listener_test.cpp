@@ -11,7 +11,8 @@ TEST_CASE("a range of ports is two numbers that need no privilege") {
   CHECK(PortRange::parse("") == PortRange());
   CHECK(PortRange::parse("1024-65535") == PortRange{1024, 65535});
   CHECK(PortRange::parse("7000-7000") == PortRange{7000, 7000});
-  for (const char* text : {"-", "7000", "7000-", "-7000", "7001-7000", "1023-7000", "7000-65536", "7000-7001 ", "+7000-7001", "0-0"}) {
+  for (const char* text : {"-", "7000", "7000-", "-7000", "7001-7000", "1023-7000", "7000-65536",
+                           "7000-7001 ", "+7000-7001", "0-0"}) {
     INFO(text);
     CHECK(!PortRange::parse(text));
   }
@@ -23,7 +24,9 @@ TEST_CASE("a listener takes a port of its range, and says which") {
   CHECK(any->port >= 1024);
   const auto taken = Listener::open({any->port, any->port});
   REQUIRE(!taken);
-  CHECK(taken.error().message() == "listen for other nodes: no port of " + std::to_string(any->port) + "-" + std::to_string(any->port) + " is free");
+  CHECK(taken.error().message() == "listen for other nodes: no port of " +
+                                       std::to_string(any->port) + "-" + std::to_string(any->port) +
+                                       " is free");
 }
 
 TEST_CASE("listener binds the given address only") {
@@ -32,7 +35,8 @@ TEST_CASE("listener binds the given address only") {
   REQUIRE(here);
   const auto reaches = [&](const char* address) {
     const UniqueFd socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-    sockaddr_in to{.sin_family = AF_INET, .sin_port = htons(here->port), .sin_addr = {}, .sin_zero = {}};
+    sockaddr_in to{
+        .sin_family = AF_INET, .sin_port = htons(here->port), .sin_addr = {}, .sin_zero = {}};
     ::inet_pton(AF_INET, address, &to.sin_addr);
     return ::connect(socket.get(), reinterpret_cast<const sockaddr*>(&to), sizeof to) == 0;
   };

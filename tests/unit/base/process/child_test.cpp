@@ -17,16 +17,20 @@ using namespace spc;
 
 namespace {
 
-Program shell(const std::string& script) { return {.path = "/bin/sh", .arguments = {"sh", "-c", script}, .descriptors = {}}; }
+Program shell(const std::string& script) {
+  return {.path = "/bin/sh", .arguments = {"sh", "-c", script}, .descriptors = {}};
+}
 
 struct Ran {
   RunEnd end;
   std::vector<std::string> lines;
 };
 
-Ran ran(Program program, std::string_view input = "", RunLimits limits = {.time = std::chrono::seconds(20), .output = 100'000}) {
+Ran ran(Program program, std::string_view input = "",
+        RunLimits limits = {.time = std::chrono::seconds(20), .output = 100'000}) {
   Ran result;
-  auto end = run_supervised(std::move(program), input, limits, [&](std::string_view line) { result.lines.emplace_back(line); });
+  auto end = run_supervised(std::move(program), input, limits,
+                            [&](std::string_view line) { result.lines.emplace_back(line); });
   REQUIRE(end);
   result.end = *std::move(end);
   return result;
@@ -37,7 +41,9 @@ bool always() { return true; }
 
 }  // namespace
 
-TEST_CASE("a program that cannot be executed is an error of its start, with or without a copy of memory") {
+TEST_CASE(
+    "a program that cannot be executed is an error of its start, with or without a copy of "
+    "memory") {
   for (bool (*prepare)() : {static_cast<bool (*)()>(nullptr), always}) {
     Program program{.path = "/nonexistent", .arguments = {"x"}, .descriptors = {}};
     if (prepare != nullptr) program.prepare = prepare;
@@ -60,23 +66,30 @@ TEST_CASE("a program that cannot be executed is an error of its start, with or w
   CHECK(::waitpid(-1, nullptr, 0) < 0);  // nobody is left to be waited for
 }
 
-TEST_CASE("a program has the descriptors that it is given, /dev/null for the first three, and no others") {
+TEST_CASE(
+    "a program has the descriptors that it is given, /dev/null for the first three, and no "
+    "others") {
   const UniqueFd mine(::open("/", O_PATH));  // not close-on-exec
   const auto memory = sealed_memory_file("test", "passed").value();
-  Program program = shell("ls -l /proc/self/fd | sed -n 's/.* \\([0-9]*\\) -> /\\1 /p'; cat /proc/self/fd/5");
+  Program program =
+      shell("ls -l /proc/self/fd | sed -n 's/.* \\([0-9]*\\) -> /\\1 /p'; cat /proc/self/fd/5");
   program.descriptors = {{memory.get(), 5}};
   const auto listed = ran(std::move(program)).end.output;
   CHECK(listed.find("\n5 /memfd:test") != std::string::npos);
   CHECK(listed.find("passed") != std::string::npos);
   CHECK(listed.find(" /\n") == std::string::npos);
-  auto child = Child::start(shell("test /dev/null -ef /proc/self/fd/0 && test /dev/null -ef /proc/self/fd/2")).value();
+  auto child =
+      Child::start(
+          shell("test /dev/null -ef /proc/self/fd/0 && test /dev/null -ef /proc/self/fd/2"))
+          .value();
   CHECK(child.wait().success());
 }
 
 TEST_CASE("descriptors that change places do not overwrite each other") {
   const auto one = sealed_memory_file("one", "one").value();
   const auto two = sealed_memory_file("two", "two").value();
-  Program program = shell("cat /proc/self/fd/" + std::to_string(one.get()) + " /proc/self/fd/" + std::to_string(two.get()));
+  Program program = shell("cat /proc/self/fd/" + std::to_string(one.get()) + " /proc/self/fd/" +
+                          std::to_string(two.get()));
   program.descriptors = {{one.get(), two.get()}, {two.get(), one.get()}};
   CHECK(ran(std::move(program)).end.output == "twoone");
 }
@@ -150,18 +163,23 @@ TEST_CASE("a supervised program reads its input, and what it prints comes back")
 
 TEST_CASE("a supervised program is ended when it takes too long or prints too much") {
   const std::uint64_t begin = now_us();
-  CHECK(ran(shell("sleep 100"), "", {.time = std::chrono::milliseconds(100), .output = 10}).end.kind == RunEnd::Kind::timed_out);
-  CHECK(ran(shell("yes"), "", {.time = std::chrono::seconds(20), .output = 10}).end.kind == RunEnd::Kind::printed_too_much);
-  const auto loud = ran(shell("yes >&2"), "", {.time = std::chrono::milliseconds(300), .output = 10, .lines = 3});
+  CHECK(ran(shell("sleep 100"), "", {.time = std::chrono::milliseconds(100), .output = 10})
+            .end.kind == RunEnd::Kind::timed_out);
+  CHECK(ran(shell("yes"), "", {.time = std::chrono::seconds(20), .output = 10}).end.kind ==
+        RunEnd::Kind::printed_too_much);
+  const auto loud =
+      ran(shell("yes >&2"), "", {.time = std::chrono::milliseconds(300), .output = 10, .lines = 3});
   CHECK(loud.lines == std::vector<std::string>{"y", "y", "y", "prints more, which is not shown"});
   CHECK(now_us() - begin < 10'000'000);
 }
 
-TEST_CASE("what a program leaves behind keeps nobody waiting, and is left alone where it may stay") {
+TEST_CASE(
+    "what a program leaves behind keeps nobody waiting, and is left alone where it may stay") {
   const std::uint64_t begin = now_us();
   CHECK(ran(shell("sleep 100 & echo said")).end.output == "said\n");
-  const auto left = ran(shell("sleep 100 & echo $!"), "",
-                        {.time = std::chrono::seconds(20), .output = 100, .group = RunLimits::Group::left});
+  const auto left =
+      ran(shell("sleep 100 & echo $!"), "",
+          {.time = std::chrono::seconds(20), .output = 100, .group = RunLimits::Group::left});
   const pid_t pid = std::stoi(left.end.output);
   CHECK(::kill(pid, 0) == 0);
   ::kill(pid, SIGKILL);
@@ -170,7 +188,10 @@ TEST_CASE("what a program leaves behind keeps nobody waiting, and is left alone 
 
 TEST_CASE("a program is executed by descriptor where its path cannot be reached") {
   const UniqueFd file(::open("/bin/echo", O_RDONLY | O_CLOEXEC));
-  Program program{.path = "/out/of/reach", .arguments = {"echo", "x"}, .descriptors = {{file.get(), 3}}, .executed = 3};
+  Program program{.path = "/out/of/reach",
+                  .arguments = {"echo", "x"},
+                  .descriptors = {{file.get(), 3}},
+                  .executed = 3};
   CHECK(ran(std::move(program)).end.output == "x\n");
 }
 

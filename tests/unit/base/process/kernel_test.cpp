@@ -17,7 +17,8 @@ TEST_CASE("the version of a kernel is what its release begins with") {
   CHECK((kernel_version("6.12.9+bpo-amd64") > kMapsSquashfs));
   CHECK((kernel_version("5.14.0-503.el9.x86_64") < kMapsSquashfs));
   CHECK((kernel_version("6.2-rc1") == kMapsSquashfs));
-  for (const char* none : {"", "6", "6.", "x.1", "6-1", "99999999999.1"}) CHECK((kernel_version(none) == KernelVersion()));
+  for (const char* none : {"", "6", "6.", "x.1", "6-1", "99999999999.1"})
+    CHECK((kernel_version(none) == KernelVersion()));
   CHECK((running_kernel() > KernelVersion{3, 0}));
 }
 
@@ -30,7 +31,8 @@ TEST_CASE("a kernel without mount_setattr is named, and what is needed") {
     if (!filter.load("fake an old kernel")) ::_exit(2);
     const auto checked = check_kernel();
     const std::string what = checked ? "" : checked.error().message();
-    const bool said = what.find(" has no mount_setattr (hint: this node needs Linux 5.12") != std::string::npos;
+    const bool said =
+        what.find(" has no mount_setattr (hint: this node needs Linux 5.12") != std::string::npos;
     ::_exit(said ? 0 : 1);
   }
   int status = -1;

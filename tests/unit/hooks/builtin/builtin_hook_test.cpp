@@ -1,12 +1,13 @@
-// The built-in hooks as programs of their own: the same as in the process. SPC_BUILTIN_HOOK is the program.
+// The built-in hooks as programs of their own: the same as in the process. SPC_BUILTIN_HOOK is the
+// program.
 
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "unit/test.hpp"
 #include "hooks/builtin/builtin_hooks.hpp"
 #include "hooks/json/context.hpp"
 #include "hooks/json/edits.hpp"
+#include "unit/test.hpp"
 
 using namespace spc;
 
@@ -32,7 +33,8 @@ std::string say(const char* hook, const std::string& input) {
   ::close(in[1]);
   std::string said;
   char buffer[4096];
-  for (ssize_t size = 0; (size = ::read(out[0], buffer, sizeof buffer)) > 0;) said.append(buffer, static_cast<std::size_t>(size));
+  for (ssize_t size = 0; (size = ::read(out[0], buffer, sizeof buffer)) > 0;)
+    said.append(buffer, static_cast<std::size_t>(size));
   ::close(out[0]);
   int status = 0;
   ::waitpid(child, &status, 0);
@@ -42,10 +44,12 @@ std::string say(const char* hook, const std::string& input) {
 
 HookContext some_context() {
   HookContext context;
-  context.job = {
-      {"SLURM_STEP_NUM_TASKS", "4"}, {"SLURM_PROCID", "2"},  {"SLURM_LOCALID", "0"},       {"SLURM_NODEID", "1"},
-      {"SLURM_JOB_ID", "17"},        {"SLURM_STEP_ID", "0"}, {"SLURM_NTASKS", "4"},        {"SLURM_STEP_NODELIST", "node[01-02]"},
-      {"SLURM_MPI_TYPE", "pmix"},    {"PMIX_RANK", "2"},     {"CUDA_VISIBLE_DEVICES", "0"}};
+  context.job = {{"SLURM_STEP_NUM_TASKS", "4"}, {"SLURM_PROCID", "2"},
+                 {"SLURM_LOCALID", "0"},        {"SLURM_NODEID", "1"},
+                 {"SLURM_JOB_ID", "17"},        {"SLURM_STEP_ID", "0"},
+                 {"SLURM_NTASKS", "4"},         {"SLURM_STEP_NODELIST", "node[01-02]"},
+                 {"SLURM_MPI_TYPE", "pmix"},    {"PMIX_RANK", "2"},
+                 {"CUDA_VISIBLE_DEVICES", "0"}};
   context.image = {{"PYTORCH_VERSION", "2.1"}, {"PATH", "/usr/bin"}};
   context.image_name = "docker://ubuntu";
   context.uid = ::getuid();

@@ -24,7 +24,8 @@ class FakeHost {
   FakeHost() {
     std::string name = std::filesystem::temp_directory_path() / "spc-cdi-XXXXXX";
     root_ = ::mkdtemp(name.data());
-    for (const char* directory : {"/etc/cdi", "/run/cdi", "/dev"}) std::filesystem::create_directories(root_ + directory);
+    for (const char* directory : {"/etc/cdi", "/run/cdi", "/dev"})
+      std::filesystem::create_directories(root_ + directory);
     std::filesystem::create_directories(root_ + "/var");
     std::filesystem::create_symlink("../run", root_ + "/var/run");
   }

@@ -1,9 +1,9 @@
 #include <set>
 
-#include "unit/test.hpp"
 #include "cdi_files.hpp"
 #include "hooks/cdi/names.hpp"
 #include "hooks/cdi/spec.hpp"
+#include "unit/test.hpp"
 
 using namespace spc;
 
@@ -29,18 +29,20 @@ Json list(Json::Array elements) { return Json::array(std::move(elements)); }
 }  // namespace
 
 TEST_CASE("names of CDI devices are VENDOR/CLASS=NAME") {
-  for (const char* name :
-       {"nvidia.com/gpu=0", "nvidia.com/gpu=GPU-5c7a", "nvidia.com/gpu=0:1", "a/b=c", "v-1.x_y/c.d=all", "a/b=0000:03:00.0"}) {
+  for (const char* name : {"nvidia.com/gpu=0", "nvidia.com/gpu=GPU-5c7a", "nvidia.com/gpu=0:1",
+                           "a/b=c", "v-1.x_y/c.d=all", "a/b=0000:03:00.0"}) {
     const auto parsed = CdiName::parse(name);
     REQUIRE(parsed);
     CHECK(parsed->str() == name);
   }
   for (const char* name :
-       {"", "gpu", "nvidia.com/gpu", "nvidia.com/gpu=", "/gpu=0", "nvidia.com/=0", "1v/c=0", "v/1c=0", "v./c=0", "v/c-=0",
-        "v/c=a/b", "v/c=-a", "v/c=a:", "v/c=a b", "v/c=a=b", "v/c/d=a", "v/c=\xc3\xa4", "../etc=passwd"}) {
+       {"", "gpu", "nvidia.com/gpu", "nvidia.com/gpu=", "/gpu=0", "nvidia.com/=0", "1v/c=0",
+        "v/1c=0", "v./c=0", "v/c-=0", "v/c=a/b", "v/c=-a", "v/c=a:", "v/c=a b", "v/c=a=b",
+        "v/c/d=a", "v/c=\xc3\xa4", "../etc=passwd"}) {
     const auto parsed = CdiName::parse(name);
     REQUIRE_FALSE(parsed);
-    CHECK(parsed.error().message().find("is not a device name (hint: VENDOR/CLASS=NAME") != std::string::npos);
+    CHECK(parsed.error().message().find("is not a device name (hint: VENDOR/CLASS=NAME") !=
+          std::string::npos);
   }
   CHECK_FALSE(CdiName::parse("v/c=" + std::string(300, 'a')));
 }
@@ -73,7 +75,8 @@ TEST_CASE("files that are wrong are refused for what is wrong with them") {
 }
 
 TEST_CASE("what is too large is refused before it is read") {
-  CHECK(said(parse_cdi_spec(std::string((1 << 20) + 1, ' '))).find("larger than 1 MiB") != std::string::npos);
+  CHECK(said(parse_cdi_spec(std::string((1 << 20) + 1, ' '))).find("larger than 1 MiB") !=
+        std::string::npos);
   std::string many = "cdiVersion: 0.5.0\nkind: v.com/c\ndevices:\n";
   for (int i = 0; i < 100'001; ++i) many += "- a\n";
   CHECK(said(parse_cdi_spec(many)).find("more than 100000 values") != std::string::npos);
@@ -81,10 +84,12 @@ TEST_CASE("what is too large is refused before it is read") {
   for (int i = 0; i < 100'001; ++i) json += ",0";
   CHECK(said(parse_cdi_spec(json + "]}")).find("more than 100000 values") != std::string::npos);
   // A hundred thousand levels must not end the process by its stack.
-  CHECK(said(parse_cdi_spec("{\"a\":" + std::string(100'000, '['))).find("is nested more than 16 levels deep") != std::string::npos);
+  CHECK(said(parse_cdi_spec("{\"a\":" + std::string(100'000, '[')))
+            .find("is nested more than 16 levels deep") != std::string::npos);
   std::string dashes;
   for (int i = 0; i < 100'000; ++i) dashes += "- ";
-  CHECK(said(parse_cdi_spec(dashes + "a")).find("is nested more than 16 levels deep") != std::string::npos);
+  CHECK(said(parse_cdi_spec(dashes + "a")).find("is nested more than 16 levels deep") !=
+        std::string::npos);
 }
 
 TEST_CASE("a file of nvidia-ctk says what it says") {
@@ -96,9 +101,11 @@ TEST_CASE("a file of nvidia-ctk says what it says") {
   CHECK(spec->devices[0].name == "0");
   CHECK(spec->devices[3].edits.device_nodes.size() == 6);
   REQUIRE(spec->devices[0].edits.hooks.size() == 1);
-  CHECK(spec->devices[0].edits.hooks[0].args[3] == "../card1::/dev/dri/by-path/pci-0000:06:00.0-card");
+  CHECK(spec->devices[0].edits.hooks[0].args[3] ==
+        "../card1::/dev/dri/by-path/pci-0000:06:00.0-card");
   CHECK(spec->edits.env ==
-        std::vector<std::string>{"NVIDIA_CTK_LIBCUDA_DIR=/usr/lib/x86_64-linux-gnu", "NVIDIA_VISIBLE_DEVICES=void"});
+        std::vector<std::string>{"NVIDIA_CTK_LIBCUDA_DIR=/usr/lib/x86_64-linux-gnu",
+                                 "NVIDIA_VISIBLE_DEVICES=void"});
   REQUIRE(spec->edits.mounts.size() == 5);
   CHECK(spec->edits.mounts[0] == CdiMount{"/run/nvidia-persistenced/socket",
                                           "/run/nvidia-persistenced/socket",
@@ -118,40 +125,51 @@ TEST_CASE("the same file in JSON and in YAML is the same") {
 }
 
 TEST_CASE("YAML is read as Go's reader does for these files") {
-  CHECK(yaml("a: 1\nb: 010\nc: 0x1F\nd: 0o17\ne: -5\nf: 1.0\ng: 08\nh: true\ni: ~\nj: null\nk: +3\nl: 1_0\nm: 0.5.0\n") ==
-        Json{{"a", 1},
-             {"b", 8},
-             {"c", 31},
-             {"d", 15},
-             {"e", -5},
-             {"f", "1.0"},
-             {"g", "08"},
-             {"h", "true"},
-             {"i", Json()},
-             {"j", Json()},
-             {"k", 3},
-             {"l", "1_0"},
-             {"m", "0.5.0"}});
+  CHECK(yaml("a: 1\nb: 010\nc: 0x1F\nd: 0o17\ne: -5\nf: 1.0\ng: 08\nh: true\ni: ~\nj: null\nk: "
+             "+3\nl: 1_0\nm: 0.5.0\n") == Json{{"a", 1},
+                                               {"b", 8},
+                                               {"c", 31},
+                                               {"d", 15},
+                                               {"e", -5},
+                                               {"f", "1.0"},
+                                               {"g", "08"},
+                                               {"h", "true"},
+                                               {"i", Json()},
+                                               {"j", Json()},
+                                               {"k", 3},
+                                               {"l", "1_0"},
+                                               {"m", "0.5.0"}});
   CHECK(yaml("- a\n- - b\n  - c\n- d: e\n  f:\n  - g\n-\n  - h\n") ==
         list({"a", list({"b", "c"}), Json{{"d", "e"}, {"f", list({"g"})}}, list({"h"})}));
   CHECK(yaml("a:\n- b\nc:\n  - d\n") == Json{{"a", list({"b"})}, {"c", list({"d"})}});
-  CHECK(yaml("a: b:c\nd: http://e/f\n'g': \"h: i\"\n") == Json{{"a", "b:c"}, {"d", "http://e/f"}, {"g", "h: i"}});
-  CHECK(yaml("a: \"\\\"\\\\\\/\\t\\u20ac\\x41\"\nb: 'it''s # all'\nc: it's # not all\n") == 
-        Json{{"a", "\"\\/\t\xe2\x82\xac" "A"}, {"b", "it's # all"}, {"c", "it's"}});
-  CHECK(yaml("a:\nb:\n  c:\nd: []\ne: {}\nf: ''\n") ==
-        Json{{"a", Json()}, {"b", Json{{"c", Json()}}}, {"d", list({})}, {"e", Json::object()}, {"f", ""}});
+  CHECK(yaml("a: b:c\nd: http://e/f\n'g': \"h: i\"\n") ==
+        Json{{"a", "b:c"}, {"d", "http://e/f"}, {"g", "h: i"}});
+  CHECK(yaml("a: \"\\\"\\\\\\/\\t\\u20ac\\x41\"\nb: 'it''s # all'\nc: it's # not all\n") ==
+        Json{{"a",
+              "\"\\/\t\xe2\x82\xac"
+              "A"},
+             {"b", "it's # all"},
+             {"c", "it's"}});
+  CHECK(yaml("a:\nb:\n  c:\nd: []\ne: {}\nf: ''\n") == Json{{"a", Json()},
+                                                            {"b", Json{{"c", Json()}}},
+                                                            {"d", list({})},
+                                                            {"e", Json::object()},
+                                                            {"f", ""}});
 }
 
 TEST_CASE("YAML that is not one tree of texts, or no text at all, is refused") {
   using namespace std::string_literals;
   for (const std::string& text :
-       {"a: \0"s, "\xef\xbb\xbf? [a]\n: b"s, "a: \xc0\x80"s, "a: [b"s, "a: {"s, "a: 'b"s, "a: \"\\q\""s, "- a\nb: c"s,
-        "a: &b\n- *b"s, "{}: a"s, "[]: a"s, "? |\n  a\n: b"s, "*a : b"s, "&a b: c"s, "a: b\n...\n--- c"s}) {
+       {"a: \0"s, "\xef\xbb\xbf? [a]\n: b"s, "a: \xc0\x80"s, "a: [b"s, "a: {"s, "a: 'b"s,
+        "a: \"\\q\""s, "- a\nb: c"s, "a: &b\n- *b"s, "{}: a"s, "[]: a"s, "? |\n  a\n: b"s,
+        "*a : b"s, "&a b: c"s, "a: b\n...\n--- c"s}) {
     INFO(text);
     CHECK(yaml(text).as_text().starts_with("refused: "));
   }
   CHECK(yaml("a: \"\\0\"\n") == Json{{"a", std::string(1, '\0')}});
-  CHECK(said(parse_cdi_spec("kind: \"\\0\"\ncdiVersion: 0.5.0\n")).find("contains a NUL character") != std::string::npos);
+  CHECK(
+      said(parse_cdi_spec("kind: \"\\0\"\ncdiVersion: 0.5.0\n")).find("contains a NUL character") !=
+      std::string::npos);
 }
 
 TEST_CASE("a map of many keys does not take long") {

@@ -1,19 +1,24 @@
 #include <set>
 
-#include "unit/test.hpp"
 #include "cdi_files.hpp"
-#include "unit/hooks/fake_driver.hpp"
 #include "hooks/cdi/cdi.hpp"
 #include "hooks/cdi/generate.hpp"
 #include "hooks/cdi/write.hpp"
 #include "hooks/gpu/gpu_hooks.hpp"
+#include "unit/hooks/fake_driver.hpp"
+#include "unit/test.hpp"
 
 using namespace spc;
 
 namespace {
 
-NvidiaLibrary driver_library(const std::string& directory, const std::string& file, const std::string& soname) {
-  return {.path = directory + "/" + file, .file = file, .soname = soname, .folder = {}, .uses = for_compute};
+NvidiaLibrary driver_library(const std::string& directory, const std::string& file,
+                             const std::string& soname) {
+  return {.path = directory + "/" + file,
+          .file = file,
+          .soname = soname,
+          .folder = {},
+          .uses = for_compute};
 }
 
 /// Two GPUs, the second one divided.
@@ -25,11 +30,14 @@ NvidiaDriver fake_driver(const std::string& root = "") {
                       driver_library(lib, "libnvidia-ml.so.575.57.08", "libnvidia-ml.so.1"),
                       driver_library(lib + "/vdpau", "libvdpau_nvidia.so.575.57.08", "")};
   driver.libraries.back().folder = "vdpau";
-  driver.libraries.push_back(driver_library(root + "/usr/lib/i386-linux-gnu", "libcuda.so.575.57.08", "libcuda.so.1"));
+  driver.libraries.push_back(
+      driver_library(root + "/usr/lib/i386-linux-gnu", "libcuda.so.575.57.08", "libcuda.so.1"));
   driver.libraries.back().is_32_bit = true;
   driver.binaries = {{root + "/usr/bin/nvidia-smi", "/usr/bin/nvidia-smi", for_utility}};
-  driver.sockets = {{"/run/nvidia-persistenced/socket", "/run/nvidia-persistenced/socket", for_utility}};
-  driver.control_nodes = {{"/dev/nvidiactl", "/dev/nvidiactl", for_any}, {"/dev/nvidia-uvm", "/dev/nvidia-uvm", for_compute}};
+  driver.sockets = {
+      {"/run/nvidia-persistenced/socket", "/run/nvidia-persistenced/socket", for_utility}};
+  driver.control_nodes = {{"/dev/nvidiactl", "/dev/nvidiactl", for_any},
+                          {"/dev/nvidia-uvm", "/dev/nvidia-uvm", for_compute}};
   driver.gpus.resize(2);
   driver.gpus[0] = {.minor = 1,
                     .node = "/dev/nvidia1",
@@ -39,15 +47,16 @@ NvidiaDriver fake_driver(const std::string& root = "") {
                     .dri = {"/dev/dri/card1", "/dev/dri/renderD128"},
                     .mig_mode = false,
                     .migs = {}};
-  driver.gpus[1] = {.minor = 0,
-                    .node = "/dev/nvidia0",
-                    .pci_address = "0000:07:00.0",
-                    .uuid = "GPU-11111111",
-                    .model = "",
-                    .dri = {},
-                    .mig_mode = true,
-                    .migs = {{1, 0, "/dev/nvidia-caps/nvidia-cap21", "/dev/nvidia-caps/nvidia-cap22"},
-                             {2, 0, "/dev/nvidia-caps/nvidia-cap30", "/dev/nvidia-caps/nvidia-cap31"}}};
+  driver.gpus[1] = {
+      .minor = 0,
+      .node = "/dev/nvidia0",
+      .pci_address = "0000:07:00.0",
+      .uuid = "GPU-11111111",
+      .model = "",
+      .dri = {},
+      .mig_mode = true,
+      .migs = {{1, 0, "/dev/nvidia-caps/nvidia-cap21", "/dev/nvidia-caps/nvidia-cap22"},
+               {2, 0, "/dev/nvidia-caps/nvidia-cap30", "/dev/nvidia-caps/nvidia-cap31"}}};
   return driver;
 }
 
@@ -60,13 +69,16 @@ std::set<std::string> edits_as_lines(const Hook& hook, const HookContext& contex
   std::set<std::string> lines;
   for (const MountEdit& mount : edits->mounts) {
     if (!mount.target.empty())
-      lines.insert("mount " + mount.source + " at " + mount.target + (mount.read_only ? " ro" : "") +
-                   (mount.no_exec ? " noexec" : ""));
+      lines.insert("mount " + mount.source + " at " + mount.target +
+                   (mount.read_only ? " ro" : "") + (mount.no_exec ? " noexec" : ""));
   }
   for (const DeviceEdit& device : edits->devices) lines.insert("device " + device.path);
-  for (const LibraryEdit& library : edits->libraries) lines.insert("library " + library.soname + " is " + library.path);
-  for (const SymlinkEdit& link : edits->symlinks) lines.insert("link " + link.path + " to " + link.target);
-  for (const LibraryDirectoryEdit& directory : edits->library_directories) lines.insert("directory " + directory.path);
+  for (const LibraryEdit& library : edits->libraries)
+    lines.insert("library " + library.soname + " is " + library.path);
+  for (const SymlinkEdit& link : edits->symlinks)
+    lines.insert("link " + link.path + " to " + link.target);
+  for (const LibraryDirectoryEdit& directory : edits->library_directories)
+    lines.insert("directory " + directory.path);
   for (const std::string& node : edits->denied_devices) lines.insert("denied " + node);
   return lines;
 }
@@ -85,8 +97,8 @@ void must_be_same(const CdiSpec& a, const CdiSpec& b) {
 }  // namespace
 
 TEST_CASE("what is written is read as the same, in JSON and in YAML") {
-  std::vector<std::string> files{"accepted/octal-mode.yaml", "accepted/comments.yaml", "accepted/zero-gid.json",
-                                 "accepted/keys-in-quotes.yaml"};
+  std::vector<std::string> files{"accepted/octal-mode.yaml", "accepted/comments.yaml",
+                                 "accepted/zero-gid.json", "accepted/keys-in-quotes.yaml"};
   for (const auto& entry : std::filesystem::directory_iterator(SPC_CDI_FILES "/vendors"))
     files.push_back("vendors/" + entry.path().filename().string());
   for (const std::string& name : files) {
@@ -141,8 +153,11 @@ TEST_CASE("texts that YAML would take for something else are written in quotes")
                            "\xef\xbf\xbe"}) {
     spec.edits.env.push_back("A=" + std::string(text));
     spec.devices.push_back({"d" + std::to_string(spec.devices.size()), {}});
-    spec.devices.back().edits.hooks.push_back(
-        {.stage = "prestart", .path = "/x", .args = {text, std::string(text) + "y"}, .env = {}, .timeout = 5});
+    spec.devices.back().edits.hooks.push_back({.stage = "prestart",
+                                               .path = "/x",
+                                               .args = {text, std::string(text) + "y"},
+                                               .env = {},
+                                               .timeout = 5});
   }
   const auto again = parse_cdi_spec(cdi_to_yaml(spec));
   INFO((again ? "" : again.error().message() + cdi_to_yaml(spec)));
@@ -164,9 +179,12 @@ TEST_CASE("a generated file has a fake node's GPUs, their parts, files and hooks
 
 TEST_CASE("a fake driver in a place of its own lies inside where programs look for it") {
   const CdiSpec spec = nvidia_cdi_spec(fake_driver("/opt/driver"), "/opt/driver/");
-  CHECK(spec.edits.mounts[0].host_path == "/opt/driver/usr/lib/x86_64-linux-gnu/libcuda.so.575.57.08");
+  CHECK(spec.edits.mounts[0].host_path ==
+        "/opt/driver/usr/lib/x86_64-linux-gnu/libcuda.so.575.57.08");
   CHECK(spec.edits.mounts[0].container_path == "/usr/lib/x86_64-linux-gnu/libcuda.so.575.57.08");
-  CHECK(nvidia_cdi_spec(fake_driver("/opt/driver"), "").edits.mounts[0].container_path.starts_with("/opt/driver/usr/lib"));
+  CHECK(nvidia_cdi_spec(fake_driver("/opt/driver"), "")
+            .edits.mounts[0]
+            .container_path.starts_with("/opt/driver/usr/lib"));
 }
 
 TEST_CASE("a node without GPUs gives a file without devices") {
@@ -182,8 +200,9 @@ TEST_CASE("a generated file gives a fake node's container what the native hook g
   node.gpu(1, 0x06);
   node.gpu(0, 0x07);
   for (const char* file :
-       {"/usr/bin/nvidia-smi", "/usr/bin/nvidia-cuda-mps-control", "/lib/firmware/nvidia/575.57.08/gsp_ga10x.bin",
-        "/run/nvidia-persistenced/socket", "/etc/vulkan/icd.d/nvidia_icd.json", "/etc/OpenCL/vendors/nvidia.icd"}) {
+       {"/usr/bin/nvidia-smi", "/usr/bin/nvidia-cuda-mps-control",
+        "/lib/firmware/nvidia/575.57.08/gsp_ga10x.bin", "/run/nvidia-persistenced/socket",
+        "/etc/vulkan/icd.d/nvidia_icd.json", "/etc/OpenCL/vendors/nvidia.icd"}) {
     node.file(file);
   }
   node.image_file("/etc/debian_version", "12.5\n");
@@ -211,7 +230,8 @@ TEST_CASE("a generated file gives a fake node's container what the native hook g
   CHECK(edits_as_lines(cdi_hook, context) == without_compat);
   auto edits = cdi_hook.prepare(context);
   REQUIRE(cdi_hook.create(context, *edits));
-  CHECK(edits->notes.back() == "libcuda 590.1.2 of the image is not used: NVIDIA GeForce RTX 4090 does not support it");
+  CHECK(edits->notes.back() ==
+        "libcuda 590.1.2 of the image is not used: NVIDIA GeForce RTX 4090 does not support it");
   context.granted_devices->erase("/dev/nvidia0");  // it is another job's
   CHECK(edits_as_lines(cdi_hook, context).contains("directory /usr/local/cuda/compat"));
   context.granted_devices->insert("/dev/nvidia0");
@@ -219,7 +239,8 @@ TEST_CASE("a generated file gives a fake node's container what the native hook g
 
   // Nobody constrains devices, and Slurm has given the second one.
   context.job["SLURM_STEP_GPUS"] = "1";
-  CHECK(edits_as_lines(cdi_hook, context) == native);  // which, nobody can say: minors run against the bus
+  CHECK(edits_as_lines(cdi_hook, context) ==
+        native);  // which, nobody can say: minors run against the bus
   context.settings.emplace("gpu_numbers", "pci");
   const auto one = edits_as_lines(cdi_hook, context);
   CHECK(one.contains("device /dev/nvidia0"));

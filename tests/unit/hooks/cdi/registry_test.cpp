@@ -1,18 +1,20 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "unit/test.hpp"
 #include "cdi_files.hpp"
 #include "hooks/cdi/registry.hpp"
+#include "unit/test.hpp"
 
 using namespace spc;
 
 namespace {
 
-std::string spec(const std::string& kind, const std::vector<std::string>& devices, const std::string& variable = "A=b") {
+std::string spec(const std::string& kind, const std::vector<std::string>& devices,
+                 const std::string& variable = "A=b") {
   std::string list;
   for (const auto& name : devices) {
-    list += (list.empty() ? "" : ",") + (R"({"name":")" + name) + R"(","containerEdits":{"env":[")" + variable + R"("]}})";
+    list += (list.empty() ? "" : ",") + (R"({"name":")" + name) +
+            R"(","containerEdits":{"env":[")" + variable + R"("]}})";
   }
   return R"({"cdiVersion":"0.5.0","kind":")" + kind + R"(","devices":[)" + list + "]}";
 }
@@ -29,7 +31,8 @@ std::string found(const CdiRegistry& registry, const char* name) {
   const auto entries = registry.find(CdiName::parse(name).value());
   if (!entries) return entries.error().message();
   std::string text;
-  for (const CdiEntry& entry : *entries) text += (text.empty() ? "" : " ") + entry.name() + "@" + entry.file->path;
+  for (const CdiEntry& entry : *entries)
+    text += (text.empty() ? "" : " ") + entry.name() + "@" + entry.file->path;
   return text;
 }
 
@@ -39,7 +42,8 @@ TEST_CASE("devices are found in /etc/cdi and /run/cdi") {
   const FakeHost host;
   host.write("/etc/cdi/a.json", spec("v.com/c", {"x", "y"}));
   host.write("/run/cdi/b.yaml",
-             "cdiVersion: 0.5.0\nkind: v.com/d\ndevices:\n- name: z\n  containerEdits:\n    env:\n    - A=b\n");
+             "cdiVersion: 0.5.0\nkind: v.com/d\ndevices:\n- name: z\n  containerEdits:\n    env:\n "
+             "   - A=b\n");
   host.write("/etc/cdi/README", "not one");
   host.write("/etc/cdi/c.yml", "nor this");
   host.write("/etc/cdi/below/d.json", spec("v.com/e", {"x"}));
@@ -57,7 +61,8 @@ TEST_CASE("a node without CDI files has no devices and no problem") {
   CHECK(registry.problems().empty());
   CHECK(registry.devices().empty());
   CHECK(found(registry, "v.com/c=x") ==
-        "device \"v.com/c=x\": not in any CDI file of this node (hint: no CDI files in /etc/cdi and /run/cdi; create them with the "
+        "device \"v.com/c=x\": not in any CDI file of this node (hint: no CDI files in /etc/cdi "
+        "and /run/cdi; create them with the "
         "vendor's tool, such as nvidia-ctk cdi generate)");
 }
 
@@ -67,11 +72,13 @@ TEST_CASE("what is missing is refused with what there is") {
   host.write("/etc/cdi/b.json", spec("v.com/d", {"z"}));
   const auto registry = read(host);
   CHECK(found(registry, "v.com/c=q") ==
-        "device \"v.com/c=q\": not in any CDI file of this node (hint: available: v.com/c=x, v.com/c=y)");
+        "device \"v.com/c=q\": not in any CDI file of this node (hint: available: v.com/c=x, "
+        "v.com/c=y)");
   CHECK(found(registry, "w.com/c=q") ==
-        "device \"w.com/c=q\": not in any CDI file of this node (hint: available: v.com/c=x, v.com/c=y, v.com/d=z)");
-  host.write("/etc/cdi/many.json",
-             spec("m.com/c", {"a0", "a1", "a2", "a3", "a4", "a5", "a6", "a7", "a8", "a9", "b0", "b1", "b2", "b3"}));
+        "device \"w.com/c=q\": not in any CDI file of this node (hint: available: v.com/c=x, "
+        "v.com/c=y, v.com/d=z)");
+  host.write("/etc/cdi/many.json", spec("m.com/c", {"a0", "a1", "a2", "a3", "a4", "a5", "a6", "a7",
+                                                    "a8", "a9", "b0", "b1", "b2", "b3"}));
   CHECK(found(read(host), "m.com/c=q").ends_with("m.com/c=b1 and 2 more)"));
 }
 
@@ -91,7 +98,8 @@ TEST_CASE("two files of one directory that describe a device take it from each o
   host.write("/etc/cdi/b.json", spec("v.com/c", {"x"}));
   auto registry = read(host);
   CHECK(found(registry, "v.com/c=x") ==
-        "device \"v.com/c=x\": \"/etc/cdi/a.json\" and \"/etc/cdi/b.json\" both describe it (hint: remove one of these CDI files)");
+        "device \"v.com/c=x\": \"/etc/cdi/a.json\" and \"/etc/cdi/b.json\" both describe it (hint: "
+        "remove one of these CDI files)");
   CHECK(found(registry, "v.com/c=y") == "v.com/c=y@/etc/cdi/a.json");
   CHECK(names(registry.devices()) == "v.com/c=y");
   CHECK(found(registry, "v.com/c=all") == "v.com/c=y@/etc/cdi/a.json");
@@ -122,12 +130,14 @@ TEST_CASE("a bad file takes only its own devices away, and is named") {
   CHECK(names(registry.devices()) == "v.com/c=x");
   REQUIRE(registry.problems().size() == 6);
   CHECK(registry.problems()[0] == "CDI file \"/etc/cdi/a.json\": is not JSON (at byte 2)");
-  CHECK(registry.problems()[1] == "CDI file \"/etc/cdi/c.yaml\": line 1: unsupported YAML: an anchor");
+  CHECK(registry.problems()[1] ==
+        "CDI file \"/etc/cdi/c.yaml\": line 1: unsupported YAML: an anchor");
   CHECK(registry.problems()[2].ends_with("/etc/cdi/d.json\": is not a file"));
   CHECK(registry.problems()[3].ends_with("/etc/cdi/e.json\": is not a file"));
   CHECK(registry.problems()[4].ends_with("/etc/cdi/f.json\": no such file or directory"));
   CHECK(registry.problems()[5].find("/etc/cdi/g.json") != std::string::npos);
-  CHECK(found(registry, "v.com/q=x").find("not in any CDI file of this node; CDI file \"/etc/cdi/a.json\": is not JSON") !=
+  CHECK(found(registry, "v.com/q=x")
+            .find("not in any CDI file of this node; CDI file \"/etc/cdi/a.json\": is not JSON") !=
         std::string::npos);
 }
 
@@ -139,7 +149,8 @@ TEST_CASE("files and directories that others can write do not count") {
   auto registry = read(host);
   CHECK(names(registry.devices()) == "v.com/c=z");
   REQUIRE(registry.problems().size() == 2);
-  CHECK(registry.problems()[0].ends_with("/etc/cdi/a.json\": is writable by others (hint: chmod go-w it)"));
+  CHECK(registry.problems()[0].ends_with(
+      "/etc/cdi/a.json\": is writable by others (hint: chmod go-w it)"));
   ::chmod((host.root() + "/etc").c_str(), 0777);
   registry = read(host);
   CHECK(registry.devices().empty());
@@ -160,14 +171,18 @@ TEST_CASE("a file of somebody else does not count") {
 
 TEST_CASE("edits are put together in the order of the request, and a file's own once") {
   const FakeHost host;
-  host.write("/etc/cdi/a.yaml",
-             "cdiVersion: 0.5.0\nkind: v.com/c\ncontainerEdits:\n  env:\n  - FILE=a\n  mounts:\n  - hostPath: /h1\n    "
-             "containerPath: /x/y\n"
-             "devices:\n- name: one\n  containerEdits:\n    env:\n    - ONE=1\n    - SAME=1\n    mounts:\n    - hostPath: /h2\n  "
-             "    containerPath: /x\n"
-             "    deviceNodes:\n    - path: /dev/n\n- name: two\n  containerEdits:\n    env:\n    - SAME=2\n    mounts:\n    - "
-             "hostPath: /h3\n"
-             "      containerPath: /x/y\n    deviceNodes:\n    - path: /dev/n\n      hostPath: /dev/m\n");
+  host.write(
+      "/etc/cdi/a.yaml",
+      "cdiVersion: 0.5.0\nkind: v.com/c\ncontainerEdits:\n  env:\n  - FILE=a\n  mounts:\n  - "
+      "hostPath: /h1\n    "
+      "containerPath: /x/y\n"
+      "devices:\n- name: one\n  containerEdits:\n    env:\n    - ONE=1\n    - SAME=1\n    "
+      "mounts:\n    - hostPath: /h2\n  "
+      "    containerPath: /x\n"
+      "    deviceNodes:\n    - path: /dev/n\n- name: two\n  containerEdits:\n    env:\n    - "
+      "SAME=2\n    mounts:\n    - "
+      "hostPath: /h3\n"
+      "      containerPath: /x/y\n    deviceNodes:\n    - path: /dev/n\n      hostPath: /dev/m\n");
   const auto registry = read(host);
   REQUIRE(registry.problems().empty());
   const auto one = registry.find(CdiName::parse("v.com/c=one").value()).value().front();
@@ -179,5 +194,6 @@ TEST_CASE("edits are put together in the order of the request, and a file's own 
   CHECK(edits.mounts[1].host_path == "/h3");      // the later one counts
   REQUIRE(edits.device_nodes.size() == 1);
   CHECK(edits.device_nodes[0].host_path == "/dev/m");
-  CHECK(cdi_edits_of({two, one}).env == std::vector<std::string>{"FILE=a", "SAME=2", "ONE=1", "SAME=1"});
+  CHECK(cdi_edits_of({two, one}).env ==
+        std::vector<std::string>{"FILE=a", "SAME=2", "ONE=1", "SAME=1"});
 }

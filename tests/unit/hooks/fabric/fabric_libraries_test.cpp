@@ -1,5 +1,5 @@
-// fabric_libraries and fallback_libraries against an image, as its loader would decide. The libraries are fake: they say what they
-// need and define, and have no code.
+// fabric_libraries and fallback_libraries against an image, as its loader would decide. The
+// libraries are fake: they say what they need and define, and have no code.
 
 #include "hooks/fabric/libraries.hpp"
 #include "unit/hooks/fabric/fabric_node.hpp"
@@ -16,16 +16,21 @@ struct LibraryNode : FabricNode {
     write("/dev/cxi0");
     context.image["NCCL_VERSION"] = "2";
     write_image("/lib64/ld-linux-x86-64.so.2", MadeElf{.soname = "ld-linux-x86-64.so.2"}.bytes());
-    put_in_image({.soname = "libc.so.6", .version_definitions = {"GLIBC_2.2.5", "GLIBC_2.17", "GLIBC_2.31"}});
+    put_in_image({.soname = "libc.so.6",
+                  .version_definitions = {"GLIBC_2.2.5", "GLIBC_2.17", "GLIBC_2.31"}});
     write_image("/usr/lib/libnccl-net.so");
   }
-  void put_in_image(const MadeElf& library) const { write_image("/usr/lib/" + library.soname, library.bytes()); }
+  void put_in_image(const MadeElf& library) const {
+    write_image("/usr/lib/" + library.soname, library.bytes());
+  }
   void offer(const char* list, const MadeElf& library) {
     write("/opt/site/" + library.soname, library.bytes());
     context.settings.emplace(list, "/opt/site/" + library.soname);
   }
   /// What Slingshot needs besides.
-  void offer_cxi() { offer("fabric_libraries", {.soname = "libcxi.so.1", .needed = {"libc.so.6"}}); }
+  void offer_cxi() {
+    offer("fabric_libraries", {.soname = "libcxi.so.1", .needed = {"libc.so.6"}});
+  }
 };
 
 std::vector<std::string> given(const Edits& edits) {
@@ -49,14 +54,18 @@ using Names = std::vector<std::string>;
 TEST_CASE("a fake library that needs a newer C library than the image's is left out") {
   LibraryNode node;
   node.offer_cxi();
-  node.offer("fabric_libraries", {.soname = "libfabric.so.1", .needed = {"libc.so.6"}, .version_needs = {{"libc.so.6", {"GLIBC_2.17", "GLIBC_2.38"}}}});
+  node.offer("fabric_libraries", {.soname = "libfabric.so.1",
+                                  .needed = {"libc.so.6"},
+                                  .version_needs = {{"libc.so.6", {"GLIBC_2.17", "GLIBC_2.38"}}}});
   const auto edits = node.start(fabric_hook);
   CHECK(given(edits) == Names{"libcxi.so.1"});
   CHECK(mounted(edits) == Names{kOfFabric + "libcxi.so.1"});
   CHECK(has(edits.warnings,
-            "fabric_libraries: the node's libfabric.so.1 needs GLIBC_2.38, but the image's C library goes up to 2.31: it is left out (hint: use "
+            "fabric_libraries: the node's libfabric.so.1 needs GLIBC_2.38, but the image's C "
+            "library goes up to 2.31: it is left out (hint: use "
             "an image of a newer distribution)"));
-  CHECK(has(edits.warnings, "the fabric is not used: the image has no libfabric.so.1 with libcxi.so.1"));
+  CHECK(has(edits.warnings,
+            "the fabric is not used: the image has no libfabric.so.1 with libcxi.so.1"));
   node.context.settings.emplace("fabric", "require");
   CHECK(has(node.start(fabric_hook).refusal, "GLIBC_2.38"));
   node.context.settings.erase("fabric");
@@ -67,22 +76,29 @@ TEST_CASE("a fake library that needs a newer C library than the image's is left 
 
 TEST_CASE("a fake library whose dependency is missing is left out, with what needs it") {
   LibraryNode node;
-  node.offer("fabric_libraries", {.soname = "libfabric.so.1", .needed = {"libcxi.so.1", "libc.so.6"}});
-  node.offer("fabric_libraries", {.soname = "libcxi.so.1", .needed = {"libnl-3.so.200", "libc.so.6"}});
+  node.offer("fabric_libraries",
+             {.soname = "libfabric.so.1", .needed = {"libcxi.so.1", "libc.so.6"}});
+  node.offer("fabric_libraries",
+             {.soname = "libcxi.so.1", .needed = {"libnl-3.so.200", "libc.so.6"}});
   const auto edits = node.start(fabric_hook);
   CHECK(given(edits).empty());
   CHECK(mounted(edits).empty());
   CHECK(has(edits.warnings,
-            "the node's libcxi.so.1 needs libnl-3.so.200, which neither the image nor fabric_libraries has: it and 1 more are left out (hint: "
+            "the node's libcxi.so.1 needs libnl-3.so.200, which neither the image nor "
+            "fabric_libraries has: it and 1 more are left out (hint: "
             "the site can add it to fallback_libraries)"));
-  CHECK(has(edits.notes, "the node's libfabric.so.1 needs libcxi.so.1, which is left out: it is left out"));
+  CHECK(has(edits.notes,
+            "the node's libfabric.so.1 needs libcxi.so.1, which is left out: it is left out"));
 }
 
 TEST_CASE("a fake fallback is given only where the image has none and another needs it") {
   LibraryNode node;
-  node.offer("fabric_libraries", {.soname = "libfabric.so.1", .needed = {"libcxi.so.1", "libjson-c.so.5", "libc.so.6"}});
-  node.offer("fabric_libraries", {.soname = "libcxi.so.1", .needed = {"libnl-3.so.200", "libc.so.6"}});
-  for (const char* name : {"libnl-3.so.200", "libjson-c.so.5", "libcurl.so.4"}) node.offer("fallback_libraries", {.soname = name, .needed = {"libc.so.6"}});
+  node.offer("fabric_libraries", {.soname = "libfabric.so.1",
+                                  .needed = {"libcxi.so.1", "libjson-c.so.5", "libc.so.6"}});
+  node.offer("fabric_libraries",
+             {.soname = "libcxi.so.1", .needed = {"libnl-3.so.200", "libc.so.6"}});
+  for (const char* name : {"libnl-3.so.200", "libjson-c.so.5", "libcurl.so.4"})
+    node.offer("fallback_libraries", {.soname = name, .needed = {"libc.so.6"}});
   node.put_in_image({.soname = "libjson-c.so.5"});
   node.context.image["LD_LIBRARY_PATH"] = "/opt/hpcx/lib";
   const auto edits = node.start(fabric_hook);
@@ -91,42 +107,63 @@ TEST_CASE("a fake fallback is given only where the image has none and another ne
   CHECK(edits.libraries.front().before);
   CHECK_FALSE(edits.libraries.back().before);
   // Not where LD_LIBRARY_PATH would let it win for all programs.
-  CHECK(mounted(edits) == Names{kOfFabric + "libfabric.so.1", kOfFabric + "libcxi.so.1", kOfFabric + "fallback/libnl-3.so.200"});
+  CHECK(mounted(edits) == Names{kOfFabric + "libfabric.so.1", kOfFabric + "libcxi.so.1",
+                                kOfFabric + "fallback/libnl-3.so.200"});
   CHECK(edits.environment.prepend.at("LD_LIBRARY_PATH") + "/" == kOfFabric);
 }
 
 TEST_CASE("a fake libfabric with which the image's own MPI would not start is left out") {
   LibraryNode node;
   node.offer_cxi();
-  node.offer("fabric_libraries", {.soname = "libfabric.so.1", .needed = {"libc.so.6"}, .version_definitions = {"FABRIC_1.0", "FABRIC_1.6"}});
-  node.put_in_image({.soname = "libfabric.so.1", .version_definitions = {"FABRIC_1.0", "FABRIC_1.6", "FABRIC_1.7"}});
-  node.put_in_image({.soname = "libmpi.so.12", .needed = {"libfabric.so.1"}, .version_needs = {{"libfabric.so.1", {"FABRIC_1.6"}}}});
-  const auto harmless = node.start(fabric_hook);  // its MPI does not need the newer one: another program might
+  node.offer("fabric_libraries", {.soname = "libfabric.so.1",
+                                  .needed = {"libc.so.6"},
+                                  .version_definitions = {"FABRIC_1.0", "FABRIC_1.6"}});
+  node.put_in_image({.soname = "libfabric.so.1",
+                     .version_definitions = {"FABRIC_1.0", "FABRIC_1.6", "FABRIC_1.7"}});
+  node.put_in_image({.soname = "libmpi.so.12",
+                     .needed = {"libfabric.so.1"},
+                     .version_needs = {{"libfabric.so.1", {"FABRIC_1.6"}}}});
+  const auto harmless =
+      node.start(fabric_hook);  // its MPI does not need the newer one: another program might
   CHECK(has(given(harmless), "libfabric.so.1"));
-  CHECK(has(harmless.warnings, "the node's libfabric.so.1 is older than the image's: programs that need its FABRIC_1.7 will not start"));
+  CHECK(has(harmless.warnings,
+            "the node's libfabric.so.1 is older than the image's: programs that need its "
+            "FABRIC_1.7 will not start"));
 
-  node.put_in_image({.soname = "libmpi.so.12", .needed = {"libfabric.so.1"}, .version_needs = {{"libfabric.so.1", {"FABRIC_1.7"}}}});
+  node.put_in_image({.soname = "libmpi.so.12",
+                     .needed = {"libfabric.so.1"},
+                     .version_needs = {{"libfabric.so.1", {"FABRIC_1.7"}}}});
   const auto harmful = node.start(fabric_hook);
   CHECK(given(harmful) == Names{"libcxi.so.1"});
-  CHECK(has(harmful.warnings, "the node's libfabric.so.1 lacks FABRIC_1.7, which the image's libmpi.so.12 needs: it is left out"));
+  CHECK(has(harmful.warnings,
+            "the node's libfabric.so.1 lacks FABRIC_1.7, which the image's libmpi.so.12 needs: it "
+            "is left out"));
 }
 
 TEST_CASE("fake libraries of UCX come as a whole, and not where the image's are newer") {
   LibraryNode node;
-  const MadeElf ucp{.soname = "libucp.so.0", .needed = {"libucs.so.0", "libc.so.6"}, .functions = {"ucp_init", "ucp_tag_send"}};
+  const MadeElf ucp{.soname = "libucp.so.0",
+                    .needed = {"libucs.so.0", "libc.so.6"},
+                    .functions = {"ucp_init", "ucp_tag_send"}};
   const MadeElf ucs{.soname = "libucs.so.0", .needed = {"libc.so.6"}, .functions = {"ucs_init"}};
   node.offer("fabric_libraries", ucp);
   node.put_in_image(ucs);
   CHECK(given(node.start(fabric_hook)).empty());
-  CHECK(has(node.start(fabric_hook).warnings, "the node's libucp.so.0 needs libucs.so.0 of its own release, which fabric_libraries does not name: it is left out"));
+  CHECK(has(node.start(fabric_hook).warnings,
+            "the node's libucp.so.0 needs libucs.so.0 of its own release, which fabric_libraries "
+            "does not name: it is left out"));
   node.offer("fabric_libraries", ucs);
   CHECK(given(node.start(fabric_hook)) == Names{"libucp.so.0", "libucs.so.0"});
   node.put_in_image({.soname = "libucp.so.0", .functions = {"ucp_init", "ucp_inner"}});
   CHECK(given(node.start(fabric_hook)) == Names{"libucp.so.0", "libucs.so.0"});  // none is older
-  node.put_in_image({.soname = "libucp.so.0", .functions = {"ucp_init", "ucp_tag_send", "ucp_tag_send_nbx"}});
+  node.put_in_image(
+      {.soname = "libucp.so.0", .functions = {"ucp_init", "ucp_tag_send", "ucp_tag_send_nbx"}});
   CHECK(given(node.start(fabric_hook)).empty());
-  CHECK(has(node.start(fabric_hook).warnings, "the node's libucp.so.0 is older than the image's: it lacks 1 of its functions: it and 1 more are left out"));
-  CHECK(has(node.start(fabric_hook).notes, "the node's libucs.so.0 goes with libucp.so.0, which is left out"));
+  CHECK(has(node.start(fabric_hook).warnings,
+            "the node's libucp.so.0 is older than the image's: it lacks 1 of its functions: it and "
+            "1 more are left out"));
+  CHECK(has(node.start(fabric_hook).notes,
+            "the node's libucs.so.0 goes with libucp.so.0, which is left out"));
 }
 
 TEST_CASE("a fake provider goes with the libibverbs of its private version only") {
@@ -135,36 +172,57 @@ TEST_CASE("a fake provider goes with the libibverbs of its private version only"
   node.two_adapters();
   node.image_with_verbs();
   node.context.image["NCCL_VERSION"] = "2";
-  const MadeElf provider{.soname = "libmlx5.so.1", .needed = {"libibverbs.so.1"}, .version_needs = {{"libibverbs.so.1", {"IBVERBS_PRIVATE_59"}}}};
+  const MadeElf provider{.soname = "libmlx5.so.1",
+                         .needed = {"libibverbs.so.1"},
+                         .version_needs = {{"libibverbs.so.1", {"IBVERBS_PRIVATE_59"}}}};
   node.write("/opt/site/libmlx5-rdmav59.so", provider.bytes());
   node.context.settings.emplace("fabric_libraries", "/opt/site/libmlx5-rdmav59.so");
-  node.write_image("/usr/lib/libibverbs.so.1", MadeElf{.soname = "libibverbs.so.1", .version_definitions = {"IBVERBS_1.1", "IBVERBS_PRIVATE_34"}}.bytes());
+  node.write_image("/usr/lib/libibverbs.so.1",
+                   MadeElf{.soname = "libibverbs.so.1",
+                           .version_definitions = {"IBVERBS_1.1", "IBVERBS_PRIVATE_34"}}
+                       .bytes());
   auto edits = node.start(fabric_hook);
   CHECK(given(edits).empty());
   CHECK(edits.files.empty());
-  CHECK(has(edits.warnings, "the node's libmlx5.so.1 needs IBVERBS_PRIVATE_59 of libibverbs.so.1, which the image's lacks: it is left out"));
-  node.write("/opt/site/libibverbs.so.1", MadeElf{.soname = "libibverbs.so.1", .version_definitions = {"IBVERBS_1.1", "IBVERBS_PRIVATE_59"}}.bytes());
+  CHECK(has(edits.warnings,
+            "the node's libmlx5.so.1 needs IBVERBS_PRIVATE_59 of libibverbs.so.1, which the "
+            "image's lacks: it is left out"));
+  node.write("/opt/site/libibverbs.so.1",
+             MadeElf{.soname = "libibverbs.so.1",
+                     .version_definitions = {"IBVERBS_1.1", "IBVERBS_PRIVATE_59"}}
+                 .bytes());
   node.context.settings.emplace("fabric_libraries", "/opt/site/libibverbs.so.1");
   edits = node.start(fabric_hook);
   CHECK(given(edits) == Names{"libmlx5-rdmav59.so", "libmlx5.so.1", "libibverbs.so.1"});
   CHECK(edits.files.size() == 1);
 }
 
-TEST_CASE("a fake libibverbs of another release is left out where the image's MPI needs the image's providers") {
+TEST_CASE(
+    "a fake libibverbs of another release is left out where the image's MPI needs the image's "
+    "providers") {
   FabricNode node;
   node.of_two_nodes();
   node.two_adapters();
-  const auto put = [&](const MadeElf& library) { node.write_image("/usr/lib/" + library.soname, library.bytes()); };
-  node.write("/opt/site/libibverbs.so.1", MadeElf{.soname = "libibverbs.so.1", .version_definitions = {"IBVERBS_1.1", "IBVERBS_PRIVATE_59"}}.bytes());
+  const auto put = [&](const MadeElf& library) {
+    node.write_image("/usr/lib/" + library.soname, library.bytes());
+  };
+  node.write("/opt/site/libibverbs.so.1",
+             MadeElf{.soname = "libibverbs.so.1",
+                     .version_definitions = {"IBVERBS_1.1", "IBVERBS_PRIVATE_59"}}
+                 .bytes());
   node.context.settings.emplace("fabric_libraries", "/opt/site/libibverbs.so.1");
   put({.soname = "libibverbs.so.1", .version_definitions = {"IBVERBS_1.1", "IBVERBS_PRIVATE_44"}});
-  put({.soname = "libefa.so.1", .needed = {"libibverbs.so.1"}, .version_needs = {{"libibverbs.so.1", {"IBVERBS_PRIVATE_44"}}}});
+  put({.soname = "libefa.so.1",
+       .needed = {"libibverbs.so.1"},
+       .version_needs = {{"libibverbs.so.1", {"IBVERBS_PRIVATE_44"}}}});
   CHECK(given(node.start(fabric_hook)) == Names{"libibverbs.so.1"});  // nobody starts with it
   CHECK_FALSE(has(node.start(fabric_hook).notes, "is older"));
   put({.soname = "libmpich.so.12", .needed = {"libfabric.so.1"}});
   put({.soname = "libfabric.so.1", .needed = {"libefa.so.1"}});  // as Debian's
   CHECK(given(node.start(fabric_hook)).empty());
-  CHECK(has(node.start(fabric_hook).notes, "the node's libibverbs.so.1 lacks IBVERBS_PRIVATE_44, which the image's libefa.so.1 needs: it is left out"));
+  CHECK(has(node.start(fabric_hook).notes,
+            "the node's libibverbs.so.1 lacks IBVERBS_PRIVATE_44, which the image's libefa.so.1 "
+            "needs: it is left out"));
 }
 
 TEST_CASE("an image without glibc keeps what it has") {
@@ -175,7 +233,9 @@ TEST_CASE("an image without glibc keeps what it has") {
   node.offer_cxi();
   const auto edits = node.start(fabric_hook);
   CHECK(given(edits).empty());
-  CHECK(has(edits.warnings, "the node's libcxi.so.1 needs glibc, but the image's C library is musl: it is left out"));
+  CHECK(
+      has(edits.warnings,
+          "the node's libcxi.so.1 needs glibc, but the image's C library is musl: it is left out"));
 }
 
 TEST_CASE("a provider's configuration without its library is no provider") {
@@ -205,10 +265,12 @@ TEST_CASE("the site says which fake adapters are for steps") {
   CHECK(node.start(fabric_hook).denied_devices.size() == 2);
   node.context.settings.erase("fabric_devices");
   node.context.settings.emplace("fabric_devices", "hfi1_*");
-  CHECK(has(node.start(fabric_hook).notes, "TCP: fabric_devices of the site names none of the node's adapters"));
+  CHECK(has(node.start(fabric_hook).notes,
+            "TCP: fabric_devices of the site names none of the node's adapters"));
 }
 
-TEST_CASE("a fake Intel MPI is told of the node's libfabric, and its own providers are out of the way") {
+TEST_CASE(
+    "a fake Intel MPI is told of the node's libfabric, and its own providers are out of the way") {
   LibraryNode node;
   node.offer_cxi();
   node.context.image["FI_PROVIDER_PATH"] = "/opt/intel/oneapi/mpi/latest/libfabric/lib/prov";
@@ -226,11 +288,17 @@ TEST_CASE("a fake Intel MPI is told of the node's libfabric, and its own provide
 
 TEST_CASE("nccl.conf as NCCL reads it: lists of plugins, and no blanks") {
   FabricNode node;
-  node.write("/etc/nccl.conf", "NCCL_NET_PLUGIN=/opt/a/libnccl-net.so,ofi,/opt/b/libnccl-net.so\nNCCL_RMA_PLUGIN=/opt/rma.so\nNCCL_ALGO = Ring\n");
-  for (const char* path : {"/opt/a/libnccl-net.so", "/opt/b/libnccl-net.so", "/opt/rma.so"}) node.write(path);
+  node.write("/etc/nccl.conf",
+             "NCCL_NET_PLUGIN=/opt/a/libnccl-net.so,ofi,/opt/b/libnccl-net.so\nNCCL_RMA_PLUGIN=/"
+             "opt/rma.so\nNCCL_ALGO = Ring\n");
+  for (const char* path : {"/opt/a/libnccl-net.so", "/opt/b/libnccl-net.so", "/opt/rma.so"})
+    node.write(path);
   const auto edits = node.start(nccl_hook);
-  CHECK(mounted(edits) == Names{"/etc/nccl.conf", "/opt/a/libnccl-net.so", "/opt/b/libnccl-net.so", "/opt/rma.so"});
-  CHECK(has(edits.notes, "NCCL_ALGO has blanks around its =, so NCCL ignores it (hint: NAME=VALUE in /etc/nccl.conf)"));
+  CHECK(mounted(edits) ==
+        Names{"/etc/nccl.conf", "/opt/a/libnccl-net.so", "/opt/b/libnccl-net.so", "/opt/rma.so"});
+  CHECK(has(edits.notes,
+            "NCCL_ALGO has blanks around its =, so NCCL ignores it (hint: NAME=VALUE in "
+            "/etc/nccl.conf)"));
 }
 
 TEST_CASE("a topology that the job names comes from the node, unless the image has it") {
@@ -245,23 +313,37 @@ TEST_CASE("a topology that the job names comes from the node, unless the image h
 
 TEST_CASE("fake plugins that nccl.conf names are compared with the image, as NCCL will load them") {
   LibraryNode node;
-  node.write("/etc/nccl.conf", "NCCL_NET_PLUGIN=/opt/site/libnccl-net-site.so\nNCCL_TUNER_PLUGIN=/opt/site/libtuner.so\n");
+  node.write(
+      "/etc/nccl.conf",
+      "NCCL_NET_PLUGIN=/opt/site/libnccl-net-site.so\nNCCL_TUNER_PLUGIN=/opt/site/libtuner.so\n");
   node.write("/opt/site/libtuner.so", "no library");
-  const auto put = [&](const MadeElf& plugin) { node.write("/opt/site/libnccl-net-site.so", plugin.bytes()); };
-  const std::string begins = "NCCL goes on without \"/opt/site/libnccl-net-site.so\", which /etc/nccl.conf names: the node's libnccl-net-site.so needs ";
+  const auto put = [&](const MadeElf& plugin) {
+    node.write("/opt/site/libnccl-net-site.so", plugin.bytes());
+  };
+  const std::string begins =
+      "NCCL goes on without \"/opt/site/libnccl-net-site.so\", which /etc/nccl.conf names: the "
+      "node's libnccl-net-site.so needs ";
   put({.soname = "libnccl-net-site.so", .needed = {"libcudart.so.12", "libc.so.6"}});
   auto edits = node.start(nccl_hook);
-  CHECK(edits.warnings == Names{begins + "libcudart.so.12, which neither the image nor fabric_libraries has (hint: the site can add it to fabric_libraries)"});
+  CHECK(edits.warnings ==
+        Names{begins + "libcudart.so.12, which neither the image nor fabric_libraries has (hint: "
+                       "the site can add it to fabric_libraries)"});
   CHECK(mounted(edits).size() == 3);
-  put({.soname = "libnccl-net-site.so", .needed = {"libc.so.6"}, .version_needs = {{"libc.so.6", {"GLIBC_2.38"}}}});
-  CHECK(has(node.start(nccl_hook).warnings, begins + "GLIBC_2.38, but the image's C library goes up to 2.31 (hint: use an image of a newer distribution)"));
+  put({.soname = "libnccl-net-site.so",
+       .needed = {"libc.so.6"},
+       .version_needs = {{"libc.so.6", {"GLIBC_2.38"}}}});
+  CHECK(has(node.start(nccl_hook).warnings,
+            begins + "GLIBC_2.38, but the image's C library goes up to 2.31 (hint: use an image of "
+                     "a newer distribution)"));
   put({.soname = "libnccl-net-site.so", .needed = {"libfabric.so.1", "libc.so.6"}});
   CHECK(node.start(nccl_hook).warnings.size() == 1);
-  node.offer("fabric_libraries", {.soname = "libfabric.so.1", .needed = {"libc.so.6"}});  // 99-fabric gives it
+  node.offer("fabric_libraries",
+             {.soname = "libfabric.so.1", .needed = {"libc.so.6"}});  // 99-fabric gives it
   CHECK(node.start(nccl_hook).warnings.empty());
   CHECK_FALSE(has(node.start(nccl_hook).notes, "NCCL goes on without"));
   put({.soname = "libnccl-net-site.so", .needed = {"libnl-3.so.200"}});
-  node.offer("fallback_libraries", {.soname = "libnl-3.so.200", .needed = {"libc.so.6"}});  // for those of fabric_libraries
+  node.offer("fallback_libraries", {.soname = "libnl-3.so.200",
+                                    .needed = {"libc.so.6"}});  // for those of fabric_libraries
   CHECK(node.start(nccl_hook).warnings.size() == 1);
   put({.soname = "libnccl-net-site.so", .needed = {"libcudart.so.12"}});
   node.context.job["SLURM_STEP_NUM_TASKS"] = "1";  // nobody to talk to: explained only
@@ -275,11 +357,15 @@ TEST_CASE("two fake libraries of one soname are refused, one library by two name
   fs::create_symlink("libcxi.so.1", node.root / "opt/site/libcxi.so");
   node.context.settings.emplace("fabric_libraries", "/opt/site/libcxi.so");
   CHECK(node.start(fabric_hook).refusal.empty());
-  node.write("/usr/lib64/libcxi.so.1", MadeElf{.soname = "libcxi.so.1", .needed = {"libc.so.6"}}.bytes());
-  node.context.settings.emplace("fallback_libraries", "/usr/lib64/libcxi.so.1");  // for images without, and where the other is not
+  node.write("/usr/lib64/libcxi.so.1",
+             MadeElf{.soname = "libcxi.so.1", .needed = {"libc.so.6"}}.bytes());
+  node.context.settings.emplace(
+      "fallback_libraries",
+      "/usr/lib64/libcxi.so.1");  // for images without, and where the other is not
   CHECK(node.start(fabric_hook).refusal.empty());
   node.context.settings.emplace("fabric_libraries", "/usr/lib64/libcxi.so.1");
   CHECK(node.start(fabric_hook).refusal ==
-        "fabric_libraries: \"/opt/site/libcxi.so.1\" and \"/usr/lib64/libcxi.so.1\" are both libcxi.so.1, and a program loads one only"
+        "fabric_libraries: \"/opt/site/libcxi.so.1\" and \"/usr/lib64/libcxi.so.1\" are both "
+        "libcxi.so.1, and a program loads one only"
         " (hint: name one of them)");
 }

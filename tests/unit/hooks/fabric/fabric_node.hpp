@@ -39,18 +39,25 @@ struct FabricNode {
     fs::create_directories(file.parent_path());
     std::ofstream(file, std::ios::binary) << text;
   }
-  void write(const std::string& path, const std::string& text = "") const { write_to(root, path, text); }
-  void write_image(const std::string& path, const std::string& text = "") const { write_to(image, path, text); }
+  void write(const std::string& path, const std::string& text = "") const {
+    write_to(root, path, text);
+  }
+  void write_image(const std::string& path, const std::string& text = "") const {
+    write_to(image, path, text);
+  }
 
   /// As the kernel shows an adapter of a PCI device; `number` of its nodes, -1: without any.
-  void add_adapter(const std::string& name, const std::string& module, const std::string& address, int number) const {
+  void add_adapter(const std::string& name, const std::string& module, const std::string& address,
+                   int number) const {
     const std::string device = "/sys/devices/pci0000:00/" + address;
     write(device + "/vendor", "0x15b3\n");
     write("/sys/bus/pci/drivers/" + module + "/uevent");
     fs::create_symlink("../../../bus/pci/drivers/" + module, root / (device + "/driver").substr(1));
     // rdma_port_get_link_layer() in the kernel: EFA's is unspecified
-    write("/sys/class/infiniband/" + name + "/ports/1/link_layer", module == "efa" ? "Unknown\n" : "InfiniBand\n");
-    fs::create_symlink("../../../devices/pci0000:00/" + address, root / ("sys/class/infiniband/" + name + "/device"));
+    write("/sys/class/infiniband/" + name + "/ports/1/link_layer",
+          module == "efa" ? "Unknown\n" : "InfiniBand\n");
+    fs::create_symlink("../../../devices/pci0000:00/" + address,
+                       root / ("sys/class/infiniband/" + name + "/device"));
     if (number < 0) return;
     write("/sys/class/infiniband_verbs/abi_version", "6\n");
     write("/sys/class/infiniband_verbs/uverbs" + std::to_string(number) + "/ibdev", name + "\n");
@@ -86,6 +93,8 @@ struct FabricNode {
 
 /// Without what depends on the limits of this machine.
 inline std::vector<std::string> but_for_limits(std::vector<std::string> warnings) {
-  std::erase_if(warnings, [](const std::string& line) { return line.find("can be locked") != std::string::npos; });
+  std::erase_if(warnings, [](const std::string& line) {
+    return line.find("can be locked") != std::string::npos;
+  });
   return warnings;
 }

@@ -1,11 +1,11 @@
 #include <sys/resource.h>
 
-#include "unit/hooks/fabric/fabric_node.hpp"
 #include "hooks/fabric/choice.hpp"
 #include "hooks/fabric/fabric.hpp"
 #include "hooks/fabric/libraries.hpp"
 #include "hooks/fabric/node.hpp"
 #include "hooks/step/step_size.hpp"
+#include "unit/hooks/fabric/fabric_node.hpp"
 
 TEST_CASE("fake adapters are found with their nodes and providers") {
   const FabricNode node;
@@ -55,7 +55,8 @@ TEST_CASE("a job chooses among fake adapters by number, name or address") {
     return choice;
   };
   for (const char* variable : {"MELLANOX_VISIBLE_DEVICES", "FABRIC_VISIBLE_DEVICES"}) {
-    for (const char* all : {"", "all", "void"}) CHECK(chosen(variable, all) == Choice{true, true, true});
+    for (const char* all : {"", "all", "void"})
+      CHECK(chosen(variable, all) == Choice{true, true, true});
   }
   CHECK(chosen("MELLANOX_VISIBLE_DEVICES", "none") == Choice{true, false, false});
   CHECK(chosen("FABRIC_VISIBLE_DEVICES", "none") == Choice{false, false, false});
@@ -72,12 +73,14 @@ TEST_CASE("fake adapters that are not chosen cannot be opened") {
   FabricNode node;
   node.two_adapters();
   node.context.job["MELLANOX_VISIBLE_DEVICES"] = "mlx5_1";
-  CHECK(node.start(fabric_hook).denied_devices == std::vector<std::string>{"/dev/infiniband/umad0", "/dev/infiniband/uverbs0"});
+  CHECK(node.start(fabric_hook).denied_devices ==
+        std::vector<std::string>{"/dev/infiniband/umad0", "/dev/infiniband/uverbs0"});
   node.context.job["MELLANOX_VISIBLE_DEVICES"] = "none";
   const auto edits = node.start(fabric_hook);
   CHECK(edits.denied_devices.size() == 5);
   CHECK(edits.denied_devices.back() == "/dev/infiniband/rdma_cm");
-  CHECK(edits.notes == std::vector<std::string>{"TCP: the job selects none of the node's adapters"});
+  CHECK(edits.notes ==
+        std::vector<std::string>{"TCP: the job selects none of the node's adapters"});
   CHECK(edits.warnings.empty());
   CHECK(edits.limits.empty());
 }
@@ -105,23 +108,27 @@ TEST_CASE("with a fake fabric that works, memory may be locked and nothing is wa
   CHECK(but_for_limits(edits.warnings).empty());
 }
 
-TEST_CASE("an image that lacks what the fake fabric needs is told of, if it has something to talk by") {
+TEST_CASE(
+    "an image that lacks what the fake fabric needs is told of, if it has something to talk by") {
   FabricNode node;
   node.two_adapters();
   node.of_two_nodes();
   CHECK(node.start(fabric_hook).warnings.empty());
   node.context.image["NCCL_VERSION"] = "2";
-  CHECK(has(node.start(fabric_hook).warnings, "the fabric is not used: the image has no libibverbs.so.1 (hint: "));
+  CHECK(has(node.start(fabric_hook).warnings,
+            "the fabric is not used: the image has no libibverbs.so.1 (hint: "));
   node.image_with_verbs();
   fs::remove(node.image / "etc/libibverbs.d/mlx5.driver");
-  CHECK(has(node.start(fabric_hook).warnings, "the image's libibverbs has no provider for mlx5 (hint: "));
+  CHECK(has(node.start(fabric_hook).warnings,
+            "the image's libibverbs has no provider for mlx5 (hint: "));
   node.context.job["SLURM_STEP_NUM_TASKS"] = "1";
   CHECK(node.start(fabric_hook).warnings.empty());
 }
 
 TEST_CASE("a library is found in the image's cache, too") {
   FabricNode node;
-  node.write_image("/etc/ld.so.cache", std::string("glibc-ld.so.cache1.1 libmpi.so.40") + '\0' + "/opt/libmpi.so.40" + '\0');
+  node.write_image("/etc/ld.so.cache", std::string("glibc-ld.so.cache1.1 libmpi.so.40") + '\0' +
+                                           "/opt/libmpi.so.40" + '\0');
   const Edits none;
   CHECK(LibrariesInside(node.context, none).can_talk());
   CHECK(LibrariesInside(node.context, none).have("libmpi.so.40"));
@@ -129,7 +136,8 @@ TEST_CASE("a library is found in the image's cache, too") {
 }
 
 TEST_CASE("libraries that programs find by an RPATH or LD_LIBRARY_PATH are there, too") {
-  for (const char* directory : {"/opt/libfabric/lib", "/opt/amazon/efa/lib64", "/opt/cray/libfabric/lib64", "/usr/local/lib", "/opt/mine"}) {
+  for (const char* directory : {"/opt/libfabric/lib", "/opt/amazon/efa/lib64",
+                                "/opt/cray/libfabric/lib64", "/usr/local/lib", "/opt/mine"}) {
     FabricNode node;
     node.of_two_nodes();
     node.add_adapter("rdmap0s6", "efa", "0000:00:06.0", 0);
@@ -152,20 +160,25 @@ TEST_CASE("a fake adapter without a node, or with a closed one, is a fault") {
   node.context.image["NCCL_VERSION"] = "2";
   node.add_adapter("mlx5_0", "mlx5_core", "0000:1b:00.0", -1);
   auto edits = node.start(fabric_hook);
-  CHECK(has(edits.warnings, "mlx5_0 has no device node in /dev/infiniband (hint: load the module ib_uverbs)"));
+  CHECK(has(edits.warnings,
+            "mlx5_0 has no device node in /dev/infiniband (hint: load the module ib_uverbs)"));
   CHECK(has(edits.notes, "TCP: mlx5_0 has no device node"));
   node.context.settings.emplace("fabric", "require");
-  CHECK(node.start(fabric_hook).refusal.starts_with("the site requires the fabric: mlx5_0 has no device node"));
+  CHECK(node.start(fabric_hook)
+            .refusal.starts_with("the site requires the fabric: mlx5_0 has no device node"));
 }
 
 TEST_CASE("where the site requires a fabric, a step of several nodes is refused without one") {
   FabricNode node;
   node.context.settings.emplace("fabric", "require");
   node.of_two_nodes();
-  CHECK(node.start(fabric_hook).refusal == "the site requires the fabric: the node has no fabric adapter");
+  CHECK(node.start(fabric_hook).refusal ==
+        "the site requires the fabric: the node has no fabric adapter");
   node.two_adapters();
-  CHECK(node.start(fabric_hook)
-            .refusal.starts_with("the site requires the fabric: the fabric is not used: the image has no libibverbs"));
+  CHECK(
+      node.start(fabric_hook)
+          .refusal.starts_with(
+              "the site requires the fabric: the fabric is not used: the image has no libibverbs"));
   node.image_with_verbs();
   const std::string refusal = node.start(fabric_hook).refusal;
   rlimit locked{};
@@ -181,7 +194,8 @@ TEST_CASE("the node's libraries for the fabric come in and are found by soname a
   node.write("/opt/plugin/libnccl-net.so", elf_library("libnccl-net.so.0"));
   node.write("/opt/verbs/libmlx5-rdmav34.so", elf_library("libmlx5.so.1"));
   node.write("/opt/text", "no library");
-  for (const char* path : {"/opt/plugin/libnccl-net.so", "/opt/verbs/libmlx5-rdmav34.so", "/opt/text", "/opt/missing.so"})
+  for (const char* path : {"/opt/plugin/libnccl-net.so", "/opt/verbs/libmlx5-rdmav34.so",
+                           "/opt/text", "/opt/missing.so"})
     node.context.settings.emplace("fabric_libraries", path);
   const auto edits = node.start(fabric_hook);
   REQUIRE(edits.mounts.size() == 2);
@@ -190,11 +204,14 @@ TEST_CASE("the node's libraries for the fabric come in and are found by soname a
   CHECK(edits.mounts[0].read_only);
   std::vector<std::string> sonames;
   for (const LibraryEdit& library : edits.libraries) sonames.push_back(library.soname);
-  CHECK(sonames == std::vector<std::string>{"libnccl-net.so", "libnccl-net.so.0", "libmlx5-rdmav34.so", "libmlx5.so.1"});
+  CHECK(sonames == std::vector<std::string>{"libnccl-net.so", "libnccl-net.so.0",
+                                            "libmlx5-rdmav34.so", "libmlx5.so.1"});
   CHECK(edits.files == std::vector<FileEdit>{{"/etc/libibverbs.d/mlx5.driver", "driver mlx5\n"}});
   CHECK(has(edits.warnings, "fabric_libraries: a provider without libibverbs.so.1"));
   CHECK(has(edits.warnings, "fabric_libraries: library \"/opt/text\" of the node: "));
-  CHECK(has(edits.warnings, "fabric_libraries: find library \"/opt/missing.so\" of the node: no such file or directory"));
+  CHECK(has(
+      edits.warnings,
+      "fabric_libraries: find library \"/opt/missing.so\" of the node: no such file or directory"));
 }
 
 TEST_CASE("fake Slingshot needs libfabric and libcxi") {
@@ -208,7 +225,8 @@ TEST_CASE("fake Slingshot needs libfabric and libcxi") {
     node.write(std::string("/opt/cray/") + name, elf_library(name));
     node.context.settings.emplace("fabric_libraries", std::string("/opt/cray/") + name);
   }
-  CHECK(has(node.start(fabric_hook).warnings, "the fabric is not used: the image has NCCL, but not its plugin for libfabric"));
+  CHECK(has(node.start(fabric_hook).warnings,
+            "the fabric is not used: the image has NCCL, but not its plugin for libfabric"));
   node.write_image("/usr/lib/libnccl-net.so");
   CHECK(but_for_limits(node.start(fabric_hook).warnings).empty());
 }
@@ -218,7 +236,8 @@ TEST_CASE("a fake RCCL needs a plugin of its own name on Slingshot, or NCCL's") 
   node.of_two_nodes();
   node.write("/sys/class/cxi/cxi0/properties");
   node.write("/dev/cxi0");
-  for (const char* name : {"libfabric.so.1", "libcxi.so.1", "librccl.so.1"}) node.write_image(std::string("/usr/lib/") + name);
+  for (const char* name : {"libfabric.so.1", "libcxi.so.1", "librccl.so.1"})
+    node.write_image(std::string("/usr/lib/") + name);
   CHECK(has(node.start(fabric_hook).warnings, "libnccl-net.so (for RCCL, librccl-net.so)"));
   node.write_image("/usr/lib/librccl-net.so");
   CHECK(but_for_limits(node.start(fabric_hook).warnings).empty());
@@ -231,10 +250,12 @@ TEST_CASE("fake EFA is used by libfabric, whatever verbs the image has") {
   node.image_with_verbs();
   node.write_image("/etc/libibverbs.d/efa.driver", "driver efa\n");
   node.context.image["NCCL_VERSION"] = "2";
-  CHECK(has(node.start(fabric_hook).warnings, "the fabric is not used: the image has no libfabric.so.1, which EFA needs"));
+  CHECK(has(node.start(fabric_hook).warnings,
+            "the fabric is not used: the image has no libfabric.so.1, which EFA needs"));
   node.context.image["LD_LIBRARY_PATH"] = "/opt/mine/lib:/opt/plugin";
   node.write_image("/opt/mine/lib/libfabric.so.1");
-  CHECK(has(node.start(fabric_hook).warnings, "the fabric is not used: the image has NCCL, but not its plugin for libfabric"));
+  CHECK(has(node.start(fabric_hook).warnings,
+            "the fabric is not used: the image has NCCL, but not its plugin for libfabric"));
   node.write_image("/opt/plugin/libnccl-net.so");
   CHECK(but_for_limits(node.start(fabric_hook).warnings).empty());
 }
@@ -245,9 +266,11 @@ TEST_CASE("fake Omni-Path is used by PSM2 or libfabric, over a node of its own")
   node.add_adapter("hfi1_0", "hfi1", "0000:5e:00.0", 0);
   node.image_with_verbs();
   node.write_image("/usr/lib/libmpi.so.40");
-  CHECK(has(node.start(fabric_hook).warnings, "hfi1_0 has no device node in /dev (hint: load the module hfi1)"));
+  CHECK(has(node.start(fabric_hook).warnings,
+            "hfi1_0 has no device node in /dev (hint: load the module hfi1)"));
   node.write("/dev/hfi1_0");
-  CHECK(has(node.start(fabric_hook).warnings, "the image has neither libpsm2.so.2 nor libfabric.so.1"));
+  CHECK(has(node.start(fabric_hook).warnings,
+            "the image has neither libpsm2.so.2 nor libfabric.so.1"));
   node.write_image("/usr/lib/libpsm2.so.2");
   CHECK(but_for_limits(node.start(fabric_hook).warnings).empty());
   node.context.job["FABRIC_VISIBLE_DEVICES"] = "none";
@@ -265,7 +288,8 @@ TEST_CASE("the node's libraries for the fabric win against those in the image's 
   auto edits = node.start(fabric_hook);
   CHECK(edits.environment.prepend.empty());
   // libibverbs appends -rdmav34.so to it, and does not look in its own directory then.
-  CHECK(edits.files == std::vector<FileEdit>{{"/etc/libibverbs.d/mlx5.driver", "driver /usr/lib/spank-container/fabric/libmlx5\n"}});
+  CHECK(edits.files == std::vector<FileEdit>{{"/etc/libibverbs.d/mlx5.driver",
+                                              "driver /usr/lib/spank-container/fabric/libmlx5\n"}});
   node.context.image["LD_LIBRARY_PATH"] = "/opt/hpcx/lib";
   edits = node.start(fabric_hook);
   CHECK(edits.environment.prepend.at("LD_LIBRARY_PATH") == "/usr/lib/spank-container/fabric");
@@ -300,8 +324,10 @@ TEST_CASE("settings of NCCL come in with the files they name") {
   FabricNode node;
   CHECK(node.start(nccl_hook) == Edits());
   node.write("/etc/nccl.conf",
-             "# NCCL_GRAPH_FILE=/opt/not.xml\nNCCL_TOPO_FILE = /opt/topo.xml\r\nNCCL_DEBUG=INFO\nNCCL_NET_PLUGIN=ofi\n"
-             "NCCL_TUNER_CONFIG_PATH=/opt/missing.conf\nNCCL_TOPO_DUMP_FILE=/opt/dump.xml\nNCCL_GRAPH_FILE=/opt/topo.xml");
+             "# NCCL_GRAPH_FILE=/opt/not.xml\nNCCL_TOPO_FILE = "
+             "/opt/topo.xml\r\nNCCL_DEBUG=INFO\nNCCL_NET_PLUGIN=ofi\n"
+             "NCCL_TUNER_CONFIG_PATH=/opt/missing.conf\nNCCL_TOPO_DUMP_FILE=/opt/"
+             "dump.xml\nNCCL_GRAPH_FILE=/opt/topo.xml");
   node.write("/opt/topo.xml");
   node.write("/opt/dump.xml");
   node.write("/var/run/nvidia-topologyd/virtualTopology.xml");
@@ -313,7 +339,8 @@ TEST_CASE("settings of NCCL come in with the files they name") {
     CHECK(mount.optional);
     targets.push_back(mount.target);
   }
-  CHECK(targets == std::vector<std::string>{"/var/run/nvidia-topologyd", "/etc/nccl.conf", "/opt/topo.xml"});
+  CHECK(targets ==
+        std::vector<std::string>{"/var/run/nvidia-topologyd", "/etc/nccl.conf", "/opt/topo.xml"});
   CHECK(edits.environment == Edits::Environment());
   CHECK(has(edits.notes, "/opt/missing.conf, which it names, cannot be read on this node"));
   CHECK(edits.files.empty());
@@ -325,17 +352,22 @@ TEST_CASE("settings of NCCL and RCCL in an image come behind the node's") {
   node.write_image("/etc/rccl.conf", "");
   CHECK(node.start(nccl_hook) == Edits());
   node.write("/etc/nccl.conf", "NCCL_ALGO=Ring");
-  node.write("/etc/rccl.conf", "NCCL_TOPO_FILE=/opt/topo.xml\nNCCL_NET_PLUGIN=/opt/librccl-net.so\n");
+  node.write("/etc/rccl.conf",
+             "NCCL_TOPO_FILE=/opt/topo.xml\nNCCL_NET_PLUGIN=/opt/librccl-net.so\n");
   node.write("/opt/topo.xml");
   node.write("/opt/librccl-net.so");
   const auto edits = node.start(nccl_hook);
   std::vector<std::string> targets;
   for (const MountEdit& mount : edits.mounts) targets.push_back(mount.target);
-  CHECK(targets == std::vector<std::string>{"", "/etc/rccl.conf", "/opt/topo.xml", "/opt/librccl-net.so"});
+  CHECK(targets ==
+        std::vector<std::string>{"", "/etc/rccl.conf", "/opt/topo.xml", "/opt/librccl-net.so"});
   REQUIRE(edits.files.size() == 1);
   CHECK(edits.files[0].path == "/etc/nccl.conf");
-  CHECK(edits.files[0].content == "NCCL_ALGO=Ring\n# Of the image. What is above counts more.\nNCCL_DEBUG=WARN\n");
-  CHECK(has(edits.notes, "the image's /etc/nccl.conf is added to it: where both set a variable, the node's counts"));
+  CHECK(edits.files[0].content ==
+        "NCCL_ALGO=Ring\n# Of the image. What is above counts more.\nNCCL_DEBUG=WARN\n");
+  CHECK(has(
+      edits.notes,
+      "the image's /etc/nccl.conf is added to it: where both set a variable, the node's counts"));
 }
 
 TEST_CASE("SHARP's variables are set for jobs that ask for it") {
@@ -345,10 +377,11 @@ TEST_CASE("SHARP's variables are set for jobs that ask for it") {
   node.context.job["SLURM_NETWORK"] = "sharp";
   const auto edits = *sharp_hook.task(node.context);
   CHECK(edits.environment.defaults ==
-        std::map<std::string, std::string>{{"SHARP_COLL_LOCK_ON_COMM_INIT", "1"},
-                                           {"SHARP_COLL_NUM_COLL_GROUP_RESOURCE_ALLOC_THRESHOLD", "0"},
-                                           {"NCCL_COLLNET_ENABLE", "1"},
-                                           {"NCCL_SHARP_GROUP_SIZE_THRESH", "2"}});
+        std::map<std::string, std::string>{
+            {"SHARP_COLL_LOCK_ON_COMM_INIT", "1"},
+            {"SHARP_COLL_NUM_COLL_GROUP_RESOURCE_ALLOC_THRESHOLD", "0"},
+            {"NCCL_COLLNET_ENABLE", "1"},
+            {"NCCL_SHARP_GROUP_SIZE_THRESH", "2"}});
   CHECK(edits.notes.size() == 1);
   node.context.job["MELLANOX_VISIBLE_DEVICES"] = "none";
   CHECK(*sharp_hook.task(node.context) == Edits());

@@ -3,10 +3,10 @@
 #include <algorithm>
 #include <set>
 
-#include "unit/test.hpp"
 #include "hooks/frameworks/frameworks.hpp"
-#include "hooks/step/host_list.hpp"
 #include "hooks/frameworks/python_user_base.hpp"
+#include "hooks/step/host_list.hpp"
+#include "unit/test.hpp"
 
 using namespace spc;
 
@@ -37,7 +37,9 @@ HookContext with_home(const std::string& home) {
   HookContext context;
   context.environment = {{"HOME", home}};
   context.image_digest = "sha256:0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
-  context.open_in_image = [](const char* path, int flags) { return UniqueFd(::open(path, flags | O_CLOEXEC)); };
+  context.open_in_image = [](const char* path, int flags) {
+    return UniqueFd(::open(path, flags | O_CLOEXEC));
+  };
   return context;
 }
 
@@ -51,7 +53,8 @@ TEST_CASE("the first host of a list is found as Slurm writes lists") {
   CHECK(first_host("rack[2-3]node[05-09]") == "rack2node05");
   CHECK(first_host("login-a,node[1-2]") == "login-a");
   CHECK(first_host("a[3],b") == "a3");
-  for (const char* text : {"", ",a", "node[1", "node]1", "node[]", "node[a-b]"}) CHECK_FALSE(first_host(text));
+  for (const char* text : {"", ",a", "node[1", "node]1", "node[]", "node[a-b]"})
+    CHECK_FALSE(first_host(text));
 }
 
 TEST_CASE("the tasks of a node are counted as Slurm writes counts") {
@@ -65,14 +68,15 @@ TEST_CASE("the tasks of a node are counted as Slurm writes counts") {
 
 TEST_CASE("a task of several knows its place") {
   const auto variables = of_task(task_of_step()).environment.defaults;
-  CHECK(variables == std::map<std::string, std::string>{{"MASTER_ADDR", "gpu08"},
-                                                        {"MASTER_PORT", "61004"},
-                                                        {"WORLD_SIZE", "6"},
-                                                        {"RANK", "4"},
-                                                        {"LOCAL_RANK", "1"},
-                                                        {"LOCAL_WORLD_SIZE", "3"},
-                                                        {"NODE_RANK", "1"},
-                                                        {"JAX_COORDINATOR_ADDRESS", "gpu08:63272"}});
+  CHECK(variables ==
+        std::map<std::string, std::string>{{"MASTER_ADDR", "gpu08"},
+                                           {"MASTER_PORT", "61004"},
+                                           {"WORLD_SIZE", "6"},
+                                           {"RANK", "4"},
+                                           {"LOCAL_RANK", "1"},
+                                           {"LOCAL_WORLD_SIZE", "3"},
+                                           {"NODE_RANK", "1"},
+                                           {"JAX_COORDINATOR_ADDRESS", "gpu08:63272"}});
   CHECK(of_task(task_of_step()).environment.set.empty());
 }
 
@@ -86,7 +90,8 @@ TEST_CASE("a step of one task and the script of a batch job get nothing") {
 }
 
 TEST_CASE("a step that cannot be understood gets nothing") {
-  for (const char* name : {"SLURM_STEP_NODELIST", "SLURM_STEP_NUM_TASKS", "SLURM_PROCID", "SLURM_NODEID"}) {
+  for (const char* name :
+       {"SLURM_STEP_NODELIST", "SLURM_STEP_NUM_TASKS", "SLURM_PROCID", "SLURM_NODEID"}) {
     auto context = task_of_step();
     context.job[name] = "]";
     CHECK(of_task(context) == Edits());
@@ -96,7 +101,8 @@ TEST_CASE("a step that cannot be understood gets nothing") {
 TEST_CASE("the ranks of a PyTorch image are Slurm's, as with pyxis") {
   auto context = task_of_step();
   context.environment = {{"PYTORCH_VERSION", "2"}, {"RANK", "of the job"}};
-  CHECK(of_task(context).environment.set == std::map<std::string, std::string>{{"RANK", "4"}, {"LOCAL_RANK", "1"}});
+  CHECK(of_task(context).environment.set ==
+        std::map<std::string, std::string>{{"RANK", "4"}, {"LOCAL_RANK", "1"}});
   auto alone = context;
   alone.job["SLURM_STEP_NUM_TASKS"] = "1";
   CHECK(of_task(alone) == Edits());
@@ -104,7 +110,8 @@ TEST_CASE("the ranks of a PyTorch image are Slurm's, as with pyxis") {
   CHECK(of_task(context) == Edits());
 }
 
-TEST_CASE("tasks of a PyTorch image that see one GPU each are told that LOCAL_RANK does not count it") {
+TEST_CASE(
+    "tasks of a PyTorch image that see one GPU each are told that LOCAL_RANK does not count it") {
   HookContext context = task_of_step();
   context.environment["PYTORCH_VERSION"] = "2.9";
   context.job["SLURM_NODEID"] = "0";
@@ -112,7 +119,9 @@ TEST_CASE("tasks of a PyTorch image that see one GPU each are told that LOCAL_RA
   context.job["CUDA_VISIBLE_DEVICES"] = "0,1,2";
   const auto warned = [&] {
     const auto warnings = of_task(context).warnings;
-    return std::any_of(warnings.begin(), warnings.end(), [](const auto& text) { return text.find("each task sees one GPU (CUDA_VISIBLE_DEVICES=0)") == 0; });
+    return std::any_of(warnings.begin(), warnings.end(), [](const auto& text) {
+      return text.find("each task sees one GPU (CUDA_VISIBLE_DEVICES=0)") == 0;
+    });
   };
   CHECK_FALSE(warned());
   context.job["CUDA_VISIBLE_DEVICES"] = "0";
@@ -156,12 +165,14 @@ TEST_CASE("frameworks can be turned off") {
 }
 
 TEST_CASE("pip's directory belongs to the image") {
-  const std::string digest = "sha256:0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
+  const std::string digest =
+      "sha256:0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
   CHECK(python_base_name(digest, "x") == "0123456789abcdef");
   CHECK(python_base_name("", "/a.sqsh") != python_base_name("", "/b.sqsh"));
   CHECK(python_base_name("", "/a.sqsh").size() == 21);
 
-  const auto edits = *python_user_base_hook.task(with_home("/sys"));  // another file system than that of /
+  const auto edits =
+      *python_user_base_hook.task(with_home("/sys"));  // another file system than that of /
   const std::string base = "/sys/.local/share/spank-container/python/0123456789abcdef";
   CHECK(edits.environment.defaults.at("PYTHONUSERBASE") == base);
   CHECK(edits.environment.prepend.at("PATH") == base + "/bin");
@@ -169,7 +180,8 @@ TEST_CASE("pip's directory belongs to the image") {
 
 TEST_CASE("without a home that lasts, pip has no directory") {
   CHECK(*python_user_base_hook.task(with_home("/")) == Edits());
-  CHECK(*python_user_base_hook.task(with_home("/etc")) == Edits());      // as an empty home: of the image's file system
+  CHECK(*python_user_base_hook.task(with_home("/etc")) ==
+        Edits());  // as an empty home: of the image's file system
   CHECK(*python_user_base_hook.task(with_home("/dev/shm")) == Edits());  // in memory
   CHECK(*python_user_base_hook.task(with_home("/not/there")) == Edits());
   auto with_his_own = with_home("/sys");

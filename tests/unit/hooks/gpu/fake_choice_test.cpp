@@ -1,15 +1,16 @@
-// Which GPUs a container gets, on a node of four fake ones. What the numbers are: minors run against the order of the bus.
+// Which GPUs a container gets, on a node of four fake ones. What the numbers are: minors run
+// against the order of the bus.
 
 #include <sys/socket.h>
 #include <sys/un.h>
 
 #include <algorithm>
 
-#include "unit/test.hpp"
-#include "unit/hooks/fake_driver.hpp"
-#include "hooks/step/gpu_allocation.hpp"
 #include "hooks/gpu/dri.hpp"
 #include "hooks/gpu/gpu_hooks.hpp"
+#include "hooks/step/gpu_allocation.hpp"
+#include "unit/hooks/fake_driver.hpp"
+#include "unit/test.hpp"
 
 using namespace spc;
 
@@ -27,7 +28,8 @@ struct FourGpus : FakeNode {
   [[nodiscard]] HookContext of_step(const std::set<unsigned>& minors) const {
     auto found = context();
     for (unsigned minor = 0; minor < 4; ++minor) {
-      if (!minors.contains(minor)) found.granted_devices->erase("/dev/nvidia" + std::to_string(minor));
+      if (!minors.contains(minor))
+        found.granted_devices->erase("/dev/nvidia" + std::to_string(minor));
     }
     return found;
   }
@@ -43,7 +45,8 @@ Edits gpu_edits(const HookContext& context) {
 Nodes gpus_in(const Edits& edits) {
   Nodes nodes;
   for (const DeviceEdit& device : edits.devices) {
-    if (device.path.starts_with("/dev/nvidia") && std::isdigit(static_cast<unsigned char>(device.path.back())) != 0)
+    if (device.path.starts_with("/dev/nvidia") &&
+        std::isdigit(static_cast<unsigned char>(device.path.back())) != 0)
       nodes.push_back(device.path);
   }
   return nodes;
@@ -51,7 +54,8 @@ Nodes gpus_in(const Edits& edits) {
 
 std::size_t mounts_in(const Edits& edits) {
   return static_cast<std::size_t>(
-      std::count_if(edits.mounts.begin(), edits.mounts.end(), [](const MountEdit& mount) { return !mount.target.empty(); }));
+      std::count_if(edits.mounts.begin(), edits.mounts.end(),
+                    [](const MountEdit& mount) { return !mount.target.empty(); }));
 }
 
 Edits with_visible(HookContext context, const std::string& value) {
@@ -69,7 +73,9 @@ TEST_CASE("fake GPUs: an image without variables gets all that the cgroup lets")
   CHECK(mounts_in(edits) > 0);
 }
 
-TEST_CASE("fake GPUs: numbers count the step's GPUs in the order of the bus, as the driver's library does") {
+TEST_CASE(
+    "fake GPUs: numbers count the step's GPUs in the order of the bus, as the driver's library "
+    "does") {
   const FourGpus node;
   const auto edits = with_visible(node.of_step({0, 1, 3}), "1");
   CHECK(gpus_in(edits) == Nodes{"/dev/nvidia1"});
@@ -78,18 +84,28 @@ TEST_CASE("fake GPUs: numbers count the step's GPUs in the order of the bus, as 
 
 TEST_CASE("fake GPUs: a UUID names one") {
   const FourGpus node;
-  CHECK(gpus_in(with_visible(node.of_step({0, 1}), "GPU-00000000-0000-0000-0000-000000000001")) == Nodes{"/dev/nvidia1"});
+  CHECK(gpus_in(with_visible(node.of_step({0, 1}), "GPU-00000000-0000-0000-0000-000000000001")) ==
+        Nodes{"/dev/nvidia1"});
 }
 
 TEST_CASE("fake GPUs: before their first use the driver does not know their UUIDs") {
   FourGpus node;
   const std::string uuid = "GPU-00000000-0000-0000-0000-000000000001";
-  CHECK(with_visible(node.of_step({0}), uuid).refusal.find("(hint: leave it at \"all\": Slurm selects") != std::string::npos);
+  CHECK(with_visible(node.of_step({0}), uuid)
+            .refusal.find("(hint: leave it at \"all\": Slurm selects") != std::string::npos);
   node.file("/proc/driver/nvidia/gpus/0000:40:00.0/information",
-            "GPU UUID: \t GPU-" + std::string(8, '?') + "-" + std::string(4, '?') + "\nDevice Minor: \t 1\n");
+            "GPU UUID: \t GPU-" + std::string(8, '?') + "-" + std::string(4, '?') +
+                "\nDevice Minor: \t 1\n");
   const std::string refusal = with_visible(node.of_step({0, 1}), uuid).refusal;
-  CHECK(refusal.find("requests " + uuid + ", which this step does not have; available: 0 (/dev/nvidia1), 1 (/dev/nvidia0, GPU-") != std::string::npos);
-  CHECK(refusal.find("(hint: UUIDs are unknown before the first use: run nvidia-persistenced on the node)") != std::string::npos);
+  CHECK(
+      refusal.find(
+          "requests " + uuid +
+          ", which this step does not have; available: 0 (/dev/nvidia1), 1 (/dev/nvidia0, GPU-") !=
+      std::string::npos);
+  CHECK(
+      refusal.find(
+          "(hint: UUIDs are unknown before the first use: run nvidia-persistenced on the node)") !=
+      std::string::npos);
 }
 
 TEST_CASE("fake GPUs: numbers of MIG parts are not those of GPUs") {
@@ -118,9 +134,11 @@ TEST_CASE("fake GPUs: never more than the cgroup lets, and both lists are named"
   REQUIRE(some.warnings.size() == 1);
   CHECK(some.warnings.front() ==
         "NVIDIA_VISIBLE_DEVICES=0,2 requests 2, which this step does not have; available: "
-        "0 (/dev/nvidia1, GPU-00000000-0000-0000-0000-000000000001), 1 (/dev/nvidia0, GPU-00000000-0000-0000-0000-000000000000)");
-  for (const char* garbage : {"7", "GPU-00000000-0000-0000-0000-000000000002", "banana", "-1", "0:0", "MIG-GPU-x/0/0",
-                              "MIG-5d0f3b1c-0000-0000-0000-000000000000", "1x", ":"}) {
+        "0 (/dev/nvidia1, GPU-00000000-0000-0000-0000-000000000001), 1 (/dev/nvidia0, "
+        "GPU-00000000-0000-0000-0000-000000000000)");
+  for (const char* garbage :
+       {"7", "GPU-00000000-0000-0000-0000-000000000002", "banana", "-1", "0:0", "MIG-GPU-x/0/0",
+        "MIG-5d0f3b1c-0000-0000-0000-000000000000", "1x", ":"}) {
     const auto none = with_visible(node.of_step({0, 1}), garbage);
     CHECK(none.refusal.find(std::string("NVIDIA_VISIBLE_DEVICES=") + garbage + " requests") == 0);
     CHECK(gpus_in(none).empty());
@@ -154,7 +172,8 @@ TEST_CASE("fake GPUs: void is nothing of the driver, none is the driver without 
   auto context = node.of_step({0, 1});
   context.job["SLURM_STEP_GPUS"] = "0,1";
   CHECK(with_visible(context, "void").warnings ==
-        Nodes{"Slurm allocated the GPUs 0,1, but the job has NVIDIA_VISIBLE_DEVICES=void: none is injected (hint: unset it)"});
+        Nodes{"Slurm allocated the GPUs 0,1, but the job has NVIDIA_VISIBLE_DEVICES=void: none is "
+              "injected (hint: unset it)"});
   context.image["NVIDIA_VISIBLE_DEVICES"] = "void";
   CHECK(gpu_edits(context).warnings.empty());
   const auto none = with_visible(node.of_step({0, 1}), "none");
@@ -163,7 +182,9 @@ TEST_CASE("fake GPUs: void is nothing of the driver, none is the driver without 
   CHECK(none.denied_devices.size() == 2);
 }
 
-TEST_CASE("fake GPUs: the job's variable counts more than the image's, and the option more than the image's") {
+TEST_CASE(
+    "fake GPUs: the job's variable counts more than the image's, and the option more than the "
+    "image's") {
   const FourGpus node;
   auto context = node.of_step({0, 1});
   context.image["NVIDIA_VISIBLE_DEVICES"] = "void";
@@ -200,7 +221,8 @@ TEST_CASE("fake GPUs: minors that are not in the order of the bus leave Slurm's 
   const auto doubtful = gpu_edits(context);
   CHECK(gpus_in(doubtful).size() == 4);
   REQUIRE(doubtful.warnings.size() == 1);
-  CHECK(doubtful.warnings.front().find("Slurm allocated the GPUs 0,1, but device files are not in PCI order") == 0);
+  CHECK(doubtful.warnings.front().find(
+            "Slurm allocated the GPUs 0,1, but device files are not in PCI order") == 0);
   CHECK(nvidia_hook.task(context)->environment.set.empty());
 
   context.settings.emplace("gpu_numbers", "file");
@@ -235,7 +257,8 @@ TEST_CASE("fake GPUs: where Slurm constrains devices its numbers are not applied
 TEST_CASE("fake GPUs: where Slurm binds them to tasks, the list of one task is not the step's") {
   const FourGpus node;
   auto context = node.of_step({0, 1});
-  context.job = {{"SLURM_STEP_GPUS", "0"}, {"SLURM_GPUS_ON_NODE", "2"}, {"CUDA_VISIBLE_DEVICES", "0"}};
+  context.job = {
+      {"SLURM_STEP_GPUS", "0"}, {"SLURM_GPUS_ON_NODE", "2"}, {"CUDA_VISIBLE_DEVICES", "0"}};
   CHECK(gpus_in(gpu_edits(context)).size() == 2);
   CHECK(nvidia_hook.task(context)->environment.set.empty());
 }
@@ -264,20 +287,23 @@ TEST_CASE("fake GPUs: capabilities choose libraries, programs and sockets") {
   };
   const std::string v = ".so.550.54.15 ";
   CHECK(targets("utility") == "libnvidia-brandnew" + v + "libnvidia-ml" + v + "nvidia-smi ");
-  CHECK(targets("compute") ==
-        "libcuda" + v + "libnvidia-brandnew" + v + "libnvidia-ptxjitcompiler" + v + "nvidia-cuda-mps-control ");
-  CHECK(targets("") == "libcuda" + v + "libnvidia-brandnew" + v + "libnvidia-ml" + v + "libnvidia-ptxjitcompiler" + v +
-                           "nvidia-smi nvidia-cuda-mps-control ");
+  CHECK(targets("compute") == "libcuda" + v + "libnvidia-brandnew" + v +
+                                  "libnvidia-ptxjitcompiler" + v + "nvidia-cuda-mps-control ");
+  CHECK(targets("") == "libcuda" + v + "libnvidia-brandnew" + v + "libnvidia-ml" + v +
+                           "libnvidia-ptxjitcompiler" + v + "nvidia-smi nvidia-cuda-mps-control ");
   CHECK(targets("video").find("libvdpau_nvidia") != std::string::npos);
 }
 
-TEST_CASE("fake GPUs: a container of its own namespaces is told that the MPS daemon may refuse it") {
+TEST_CASE(
+    "fake GPUs: a container of its own namespaces is told that the MPS daemon may refuse it") {
   const FourGpus node;
   auto context = node.of_step({0});
   const auto warned = [&] {
     const Edits edits = gpu_edits(context);
     return std::any_of(edits.warnings.begin(), edits.warnings.end(), [](const auto& text) {
-      return text.starts_with("the node's MPS daemon may refuse programs in IPC or PID namespaces of their own, with CUDA error 805");
+      return text.starts_with(
+          "the node's MPS daemon may refuse programs in IPC or PID namespaces of their own, with "
+          "CUDA error 805");
     });
   };
   context.own_ipc = true;
@@ -304,19 +330,23 @@ TEST_CASE("fake GPUs: a capability that does not exist is named") {
   const FourGpus node;
   auto context = node.of_step({0});
   context.job["NVIDIA_DRIVER_CAPABILITIES"] = "utility,magic";
-  CHECK(gpu_edits(context).warnings == Nodes{"NVIDIA_DRIVER_CAPABILITIES: unknown capability \"magic\""});
+  CHECK(gpu_edits(context).warnings ==
+        Nodes{"NVIDIA_DRIVER_CAPABILITIES: unknown capability \"magic\""});
 }
 
-TEST_CASE("fake AMD and Intel GPUs: where others are covered, the tasks' variables are counted anew") {
+TEST_CASE(
+    "fake AMD and Intel GPUs: where others are covered, the tasks' variables are counted anew") {
   const FakeNode node;
   node.render(128, 0, "0x1002", "0000:11:00.0");
   node.render(129, 1, "0x1002", "0000:c1:00.0");
   node.render(130, 2, "0x8086", "0000:02:00.0");
   node.render(131, 3, "0x8086", "0000:03:00.0");
   auto context = node.context();
-  context.job = {{"SLURM_STEP_GPUS", "1"}, {"ROCR_VISIBLE_DEVICES", "1"}, {"ZE_AFFINITY_MASK", "1"}};
+  context.job = {
+      {"SLURM_STEP_GPUS", "1"}, {"ROCR_VISIBLE_DEVICES", "1"}, {"ZE_AFFINITY_MASK", "1"}};
   CHECK(amd_hook.task(context)->environment.set.empty());
-  CHECK(intel_hook.task(context)->environment.set == std::map<std::string, std::string>{{"ZE_AFFINITY_MASK", "0"}});
+  CHECK(intel_hook.task(context)->environment.set ==
+        std::map<std::string, std::string>{{"ZE_AFFINITY_MASK", "0"}});
   context.settings.emplace("prefer_cdi", "true");
   CHECK(intel_hook.task(context)->environment.set.empty());
 }
@@ -333,7 +363,9 @@ TEST_CASE("fake AMD GPUs: none is masked, a variable leaves out those that are n
     const auto edits = amd_hook.task(context);
     REQUIRE(edits);
     const auto& set = edits->environment.set;
-    return set.contains("ROCR_VISIBLE_DEVICES") ? set.at("ROCR_VISIBLE_DEVICES") : edits->warnings.empty() ? "" : "warning";
+    return set.contains("ROCR_VISIBLE_DEVICES") ? set.at("ROCR_VISIBLE_DEVICES")
+           : edits->warnings.empty()            ? ""
+                                                : "warning";
   };
   CHECK(rocr({}).empty());
   CHECK(rocr({{"SLURM_STEP_GPUS", "1"}}) == "1");
@@ -345,7 +377,8 @@ TEST_CASE("fake AMD GPUs: none is masked, a variable leaves out those that are n
   CHECK(rocr({{"AMD_VISIBLE_DEVICES", "none"}}) == "-1");
   // ROCm counts as KFD lists.
   for (const auto& [place, minor] : {std::pair{"1", "129"}, {"2", "128"}, {"3", "130"}})
-    node.file(std::string("/sys/class/kfd/kfd/topology/nodes/") + place + "/properties", std::string("drm_render_minor ") + minor + "\n");
+    node.file(std::string("/sys/class/kfd/kfd/topology/nodes/") + place + "/properties",
+              std::string("drm_render_minor ") + minor + "\n");
   CHECK(rocr({{"AMD_VISIBLE_DEVICES", "0,1"}}) == "0,1");
   const auto context = node.context();
   CHECK(dri_gpus(context, "0x1002").front().render_node == "/dev/dri/renderD129");
@@ -359,14 +392,17 @@ TEST_CASE("fake GPUs of Slurm's list that cannot be opened are told with the rea
   auto context = node.context();
   context.granted_devices->clear();
   CHECK_FALSE(nvidia_hook.when(context));
-  context.job = {{"SLURM_JOB_GPUS", "0"}, {"SLURM_STEP_ID", "3"}};  // of the job, in a step without GPUs
+  context.job = {{"SLURM_JOB_GPUS", "0"},
+                 {"SLURM_STEP_ID", "3"}};  // of the job, in a step without GPUs
   CHECK_FALSE(nvidia_hook.when(context));
   context.job = {{"SLURM_STEP_GPUS", "0"}};
   REQUIRE(nvidia_hook.when(context));
   std::filesystem::remove(node.host() / "dev/nvidia0");
   const auto warnings = nvidia_hook.prepare(context)->warnings;
   REQUIRE(warnings.size() == 1);
-  const std::string why = "Slurm allocated the GPUs 0, but none can be opened: /dev/nvidia0: no such file or directory (hint: ";
+  const std::string why =
+      "Slurm allocated the GPUs 0, but none can be opened: /dev/nvidia0: no such file or directory "
+      "(hint: ";
   CHECK(warnings.front().find(why) == 0);
   std::filesystem::remove_all(node.host() / "proc/driver");
   CHECK(nvidia_hook.prepare(context)->warnings.empty());  // GPUs of no vendor that we know

@@ -2,19 +2,20 @@
 
 #include <algorithm>
 
-#include "unit/test.hpp"
-#include "unit/hooks/fake_driver.hpp"
+#include "hooks/gpu/gpu_hooks.hpp"
 #include "hooks/loader/elf.hpp"
 #include "hooks/loader/ld_cache.hpp"
 #include "hooks/nvidia_driver/driver.hpp"
-#include "hooks/gpu/gpu_hooks.hpp"
+#include "unit/hooks/fake_driver.hpp"
+#include "unit/test.hpp"
 
 using namespace spc;
 
 namespace {
 
 bool has_library(const NvidiaDriver& driver, const std::string& file) {
-  return std::any_of(driver.libraries.begin(), driver.libraries.end(), [&](const NvidiaLibrary& it) { return it.file == file; });
+  return std::any_of(driver.libraries.begin(), driver.libraries.end(),
+                     [&](const NvidiaLibrary& it) { return it.file == file; });
 }
 
 }  // namespace
@@ -24,7 +25,8 @@ TEST_CASE("fake driver: every library of its version is found, and no other") {
   node.kernel("550.54.15");
   node.libraries(kLibraries, "550.54.15");
   node.library(std::string(kLibraries) + "/libcuda.so.535.1.2", "libcuda.so.1");
-  node.library(std::string(kLibraries) + "/libnvidia-wrong.so.550.54.15", "libnvidia-wrong.so.1", EM_MIPS);
+  node.library(std::string(kLibraries) + "/libnvidia-wrong.so.550.54.15", "libnvidia-wrong.so.1",
+               EM_MIPS);
   const auto driver = discover_nvidia(node.host().string(), "");
   CHECK(driver.versions_agree());
   CHECK(has_library(driver, "libcuda.so.550.54.15"));
@@ -40,7 +42,8 @@ TEST_CASE("fake driver: every library of its version is found, and no other") {
 TEST_CASE("fake driver: the version of the kernel's is also read where only /proc has it") {
   const FakeNode node;
   node.file("/proc/driver/nvidia/version",
-            "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  570.86.10  Release Build  (dvs-builder@U16)  Tue Jan 1\n"
+            "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  570.86.10  Release Build  "
+            "(dvs-builder@U16)  Tue Jan 1\n"
             "GCC version:  gcc version 12.2.0\n");
   node.libraries("/usr/lib64", "570.86.10");
   const auto driver = discover_nvidia(node.host().string(), "");
@@ -62,7 +65,8 @@ TEST_CASE("fake driver: libraries of another version than the kernel's are named
   const auto warned = nvidia_hook.prepare(context);
   REQUIRE(warned);
   REQUIRE(warned->warnings.size() == 1);
-  CHECK(warned->warnings.front().find("kernel driver is 550.54.15, but the libraries on this node are 535.1.2") !=
+  CHECK(warned->warnings.front().find(
+            "kernel driver is 550.54.15, but the libraries on this node are 535.1.2") !=
         std::string::npos);
   CHECK(warned->mounts.empty());
   context.gpu = true;
@@ -70,7 +74,8 @@ TEST_CASE("fake driver: libraries of another version than the kernel's are named
 }
 
 TEST_CASE("fake driver: in the places of the GPU operator and of GKE") {
-  for (const char* directory : {"/run/nvidia/driver/usr/lib64", "/home/kubernetes/bin/nvidia/lib64", "/usr/local/nvidia/lib64"}) {
+  for (const char* directory : {"/run/nvidia/driver/usr/lib64", "/home/kubernetes/bin/nvidia/lib64",
+                                "/usr/local/nvidia/lib64"}) {
     const FakeNode node;
     node.kernel("550.54.15");
     node.libraries(directory, "550.54.15");
@@ -96,7 +101,9 @@ TEST_CASE("fake driver: in Debian's two places") {
     CHECK(has_library(driver, "libcuda.so.535.183.01"));
     CHECK(has_library(driver, "libnvidia-tls.so.535.183.01"));
     CHECK(std::count_if(driver.libraries.begin(), driver.libraries.end(),
-                        [](const NvidiaLibrary& it) { return it.file == "libnvidia-ml.so.535.183.01"; }) == 1);
+                        [](const NvidiaLibrary& it) {
+                          return it.file == "libnvidia-ml.so.535.183.01";
+                        }) == 1);
   }
 }
 
@@ -109,7 +116,8 @@ TEST_CASE("fake driver: in a directory of its version, which the loader knows by
   node.link("/etc/alternatives/x86_64-linux-gnu_libcuda.so.1", directory + "/libcuda.so.1");
   CHECK_FALSE(discover_nvidia(node.host().string(), "").versions_agree());
   LdCache cache;
-  cache.add_last("libcuda.so.1", libraries + "/libcuda.so.1", cache_flags_of(own_machine()).value());
+  cache.add_last("libcuda.so.1", libraries + "/libcuda.so.1",
+                 cache_flags_of(own_machine()).value());
   node.file("/etc/ld.so.cache", cache.serialize());
   const auto driver = discover_nvidia(node.host().string(), "");
   CHECK(driver.versions_agree());
@@ -141,12 +149,14 @@ TEST_CASE("fake GPUs are in the order of the bus, with their parts and nodes") {
   CHECK(driver.gpus[0].minor == 1);
   CHECK(driver.gpus[0].mig_mode);
   REQUIRE(driver.gpus[0].migs.size() == 2);
-  CHECK(driver.gpus[0].migs[0] == NvidiaMig{2, 0, "/dev/nvidia-caps/nvidia-cap21", "/dev/nvidia-caps/nvidia-cap22"});
+  CHECK(driver.gpus[0].migs[0] ==
+        NvidiaMig{2, 0, "/dev/nvidia-caps/nvidia-cap21", "/dev/nvidia-caps/nvidia-cap22"});
   CHECK(driver.gpus[0].migs[1].gpu_instance == 11);
   CHECK(driver.gpus[1].uuid == "GPU-00000000-0000-0000-0000-000000000000");
   CHECK(driver.gpus[1].model == "NVIDIA H100 80GB HBM3");
   const std::string unused = "GPU-" + std::string(8, '?') + "-" + std::string(4, '?');
-  node.file("/proc/driver/nvidia/gpus/0000:40:00.0/information", "GPU UUID: \t " + unused + "\nDevice Minor: \t 0\n");
+  node.file("/proc/driver/nvidia/gpus/0000:40:00.0/information",
+            "GPU UUID: \t " + unused + "\nDevice Minor: \t 0\n");
   discover_nvidia_devices(node.host().string(), driver);
   CHECK(driver.gpus[1].uuid.empty());
   CHECK(driver.gpus[1].dri == std::vector<std::string>{"/dev/dri/card3", "/dev/dri/renderD131"});
@@ -163,9 +173,11 @@ TEST_CASE("fake GPUs: numbers of the bus are hexadecimal") {
   CHECK(order == "13402");
 }
 
-TEST_CASE("fake GPUs that the driver says nothing of are found by their nodes, numbers as numbers") {
+TEST_CASE(
+    "fake GPUs that the driver says nothing of are found by their nodes, numbers as numbers") {
   const FakeNode node;
-  for (const char* name : {"nvidia0", "nvidia10", "nvidia2", "nvidiactl", "nvidia-uvm"}) node.file(std::string("/dev/") + name);
+  for (const char* name : {"nvidia0", "nvidia10", "nvidia2", "nvidiactl", "nvidia-uvm"})
+    node.file(std::string("/dev/") + name);
   NvidiaDriver driver;
   discover_nvidia_devices(node.host().string(), driver);
   REQUIRE(driver.gpus.size() == 3);
@@ -176,7 +188,8 @@ TEST_CASE("fake GPUs that the driver says nothing of are found by their nodes, n
 TEST_CASE("a node without GPUs costs nothing and says nothing") {
   const FakeNode node;
   auto context = node.context();
-  for (const Hook* hook : {&nvidia_hook, &amd_hook, &intel_hook, &gpu_hook}) CHECK_FALSE(hook->when(context));
+  for (const Hook* hook : {&nvidia_hook, &amd_hook, &intel_hook, &gpu_hook})
+    CHECK_FALSE(hook->when(context));
   context.gpu = true;
   const auto refused = gpu_hook.prepare(context);
   REQUIRE(refused);

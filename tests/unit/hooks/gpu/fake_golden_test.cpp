@@ -1,13 +1,14 @@
-// What the hooks for GPUs say of whole nodes, against files in gpu/: with SPC_WRITE_GOLDEN set these are written anew.
+// What the hooks for GPUs say of whole nodes, against files in gpu/: with SPC_WRITE_GOLDEN set
+// these are written anew.
 
 #include <cstdlib>
 #include <fstream>
 #include <sstream>
 
-#include "unit/test.hpp"
-#include "unit/hooks/fake_driver.hpp"
 #include "hooks/gpu/gpu_hooks.hpp"
 #include "hooks/json/edits.hpp"
+#include "unit/hooks/fake_driver.hpp"
+#include "unit/test.hpp"
 
 using namespace spc;
 
@@ -39,8 +40,10 @@ void compare(const std::string& name, const std::string& edits) {
 void bare_metal(const FakeNode& node) {
   node.kernel(kVersion);
   node.libraries(kLibraries, kVersion);
-  for (unsigned minor = 0; minor < 8; ++minor) node.gpu(minor, 0x20 + 8 * (7 - minor));  // minors against the order of the bus
-  for (const char* name : {"nvidia-smi", "nvidia-cuda-mps-control"}) node.file(std::string("/usr/bin/") + name);
+  for (unsigned minor = 0; minor < 8; ++minor)
+    node.gpu(minor, 0x20 + 8 * (7 - minor));  // minors against the order of the bus
+  for (const char* name : {"nvidia-smi", "nvidia-cuda-mps-control"})
+    node.file(std::string("/usr/bin/") + name);
   node.file(std::string("/lib/firmware/nvidia/") + kVersion + "/gsp_ga10x.bin");
   node.file("/etc/OpenCL/vendors/nvidia.icd");
   node.file("/run/nvidia-persistenced/socket");
@@ -59,7 +62,9 @@ TEST_CASE("fake driver: bare metal with eight GPUs, an image of Debian") {
   compare("fake-bare-metal", edits_of(nvidia_hook, node.context()));
 }
 
-TEST_CASE("fake driver: all capabilities and x86's libraries of 32 bits, an image that is not of Debian" * doctest::skip(kOwnMachine != EM_X86_64)) {
+TEST_CASE(
+    "fake driver: all capabilities and x86's libraries of 32 bits, an image that is not of Debian" *
+    doctest::skip(kOwnMachine != EM_X86_64)) {
   const FakeNode node;
   bare_metal(node);
   node.libraries("/usr/lib/i386-linux-gnu", kVersion, EM_386);

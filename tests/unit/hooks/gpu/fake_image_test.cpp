@@ -1,20 +1,22 @@
-// What the image has a say in: requirements, its own libcuda, and that it cannot lead anything out of itself.
+// What the image has a say in: requirements, its own libcuda, and that it cannot lead anything out
+// of itself.
 
 #include <sys/stat.h>
 
 #include <cstring>
 
-#include "unit/test.hpp"
-#include "unit/hooks/fake_driver.hpp"
-#include "hooks/nvidia_driver/cuda_compat.hpp"
 #include "hooks/gpu/gpu_hooks.hpp"
+#include "hooks/nvidia_driver/cuda_compat.hpp"
+#include "unit/hooks/fake_driver.hpp"
+#include "unit/test.hpp"
 
 using namespace spc;
 
 namespace {
 
 /// A library with NVIDIA's note about forward compatibility.
-std::string library_with_note(const std::string& text, std::size_t align = 4, std::string owner = "NVIDIA Corporation",
+std::string library_with_note(const std::string& text, std::size_t align = 4,
+                              std::string owner = "NVIDIA Corporation",
                               Elf64_Word type = SHT_NOTE) {
   const std::string names = std::string("\0.shstrtab\0.note.cuda.fwd_compatibility\0", 40);
   std::string note(sizeof(Elf64_Nhdr), '\0');
@@ -66,14 +68,14 @@ struct OneGpu : FakeNode {
 
 }  // namespace
 
-TEST_CASE("fake driver: an image that needs a newer one is refused in the words that people search for") {
+TEST_CASE(
+    "fake driver: an image that needs a newer one is refused in the words that people search for") {
   const OneGpu node;
-  const std::map<std::string, std::string> image{{"NVIDIA_REQUIRE_CUDA", "cuda>=12.6 brand=unknown,driver>=550,driver<551"}};
+  const std::map<std::string, std::string> image{
+      {"NVIDIA_REQUIRE_CUDA", "cuda>=12.6 brand=unknown,driver>=550,driver<551"}};
   const auto refused = node.edits_with(image).refusal;
-  CHECK(
-      refused.find(
-          "unsatisfied condition: cuda>=12.6, please update your driver to a newer version, or use an earlier cuda container") ==
-      0);
+  CHECK(refused.find("unsatisfied condition: cuda>=12.6, please update your driver to a newer "
+                     "version, or use an earlier cuda container") == 0);
   CHECK(refused.find("the driver is 535.54.03, for CUDA 12.2") != std::string::npos);
   for (const char* yes : {"1", "true", "T"}) {
     auto off = image;
@@ -83,26 +85,33 @@ TEST_CASE("fake driver: an image that needs a newer one is refused in the words 
   auto off = image;
   off["NVIDIA_DISABLE_REQUIRE"] = "0";
   CHECK_FALSE(node.edits_with(off).refusal.empty());
-  CHECK(node.edits_with({{"NVIDIA_REQUIRE_CUDA", "cuda>=12.6 brand=tesla,driver>=535,driver<536"}}).refusal.empty());
+  CHECK(node.edits_with({{"NVIDIA_REQUIRE_CUDA", "cuda>=12.6 brand=tesla,driver>=535,driver<536"}})
+            .refusal.empty());
 }
 
 TEST_CASE("fake driver: an image for a later CUDA is told so") {
   const OneGpu node;
   CHECK(node.edits_with({{"CUDA_VERSION", "13.0.1"}}).warnings ==
-        std::vector<std::string>{"the image is built for CUDA 13.0.1, the node's driver 535.54.03 is for CUDA 12.2"});
+        std::vector<std::string>{
+            "the image is built for CUDA 13.0.1, the node's driver 535.54.03 is for CUDA 12.2"});
   CHECK(node.edits_with({{"CUDA_VERSION", "12.6.0"}}).warnings.empty());
 }
 
-TEST_CASE("fake compat: an image's own libcuda comes first if its note names the driver and it is newer") {
+TEST_CASE(
+    "fake compat: an image's own libcuda comes first if its note names the driver and it is "
+    "newer") {
   const OneGpu node;
-  node.image_file(std::string(kCompat) + "/libcuda.so.560.1.2",
-                  library_with_note(R"({"Format": 1, "CUDA Version": "12.6", "Driver": [535, 550], "Device": []})"));
+  node.image_file(
+      std::string(kCompat) + "/libcuda.so.560.1.2",
+      library_with_note(
+          R"({"Format": 1, "CUDA Version": "12.6", "Driver": [535, 550], "Device": []})"));
   CHECK(node.compat().directory == kCompat);
   const auto edits = node.edits_with({{"CUDA_VERSION", "13.0"}});
   CHECK(edits.library_directories == std::vector<LibraryDirectoryEdit>{{kCompat, true}});
   CHECK(edits.warnings.empty());
   // None of it is mounted.
-  for (const MountEdit& mount : edits.mounts) CHECK(mount.source.find("compat") == std::string::npos);
+  for (const MountEdit& mount : edits.mounts)
+    CHECK(mount.source.find("compat") == std::string::npos);
 }
 
 TEST_CASE("fake compat: not if the note does not name the driver, or it is not newer") {
@@ -110,10 +119,12 @@ TEST_CASE("fake compat: not if the note does not name the driver, or it is not n
     const OneGpu node;
     node.image_file(std::string(kCompat) + "/libcuda.so.560.1.2", library_with_note(note));
     CHECK(node.compat().directory.empty());
-    CHECK(node.compat().reason == "libcuda 560.1.2 of the image does not replace the driver's 535.54.03");
+    CHECK(node.compat().reason ==
+          "libcuda 560.1.2 of the image does not replace the driver's 535.54.03");
   }
   const OneGpu node;
-  node.image_file(std::string(kCompat) + "/libcuda.so.535.1.2", library_with_note(R"({"Driver": [535]})"));
+  node.image_file(std::string(kCompat) + "/libcuda.so.535.1.2",
+                  library_with_note(R"({"Driver": [535]})"));
   CHECK(node.compat().directory.empty());
 }
 
@@ -126,33 +137,42 @@ TEST_CASE("fake compat: without a note the later major version wins") {
   CHECK(same.compat().directory.empty());
 }
 
-TEST_CASE("fake compat: the note is read as it is aligned, and one that cannot be read does not count as none") {
+TEST_CASE(
+    "fake compat: the note is read as it is aligned, and one that cannot be read does not count as "
+    "none") {
   for (const std::size_t align : {1U, 4U, 8U}) {
     const OneGpu node;
-    node.image_file(std::string(kCompat) + "/libcuda.so.560.1.2", library_with_note(R"({"Driver": [535]})", align));
+    node.image_file(std::string(kCompat) + "/libcuda.so.560.1.2",
+                    library_with_note(R"({"Driver": [535]})", align));
     CHECK(node.compat().directory == kCompat);
   }
-  for (const std::string& bytes : {library_with_note("no JSON"), library_with_note(R"({"Driver": [535]})", 4, "Somebody"),
-                                   library_with_note(R"({"Driver": [535]})", 4, "NVIDIA corporation"),
-                                   library_with_note(R"({"Driver": [535]})", 4, "NVIDIA Corporation", SHT_PROGBITS)}) {
+  for (const std::string& bytes :
+       {library_with_note("no JSON"), library_with_note(R"({"Driver": [535]})", 4, "Somebody"),
+        library_with_note(R"({"Driver": [535]})", 4, "NVIDIA corporation"),
+        library_with_note(R"({"Driver": [535]})", 4, "NVIDIA Corporation", SHT_PROGBITS)}) {
     const OneGpu node;
     node.image_file(std::string(kCompat) + "/libcuda.so.560.1.2", bytes);
     CHECK(node.compat().directory.empty());
-    CHECK(node.compat().reason == std::string(kCompat) + "/libcuda.so.560.1.2 in the image does not say which drivers it is for: not used");
+    CHECK(node.compat().reason ==
+          std::string(kCompat) +
+              "/libcuda.so.560.1.2 in the image does not say which drivers it is for: not used");
   }
 }
 
 TEST_CASE("fake compat: where NVIDIA's NGC images keep it") {
   const OneGpu node;
-  node.image_file(std::string(kCompat) + "/lib.real/libcuda.so.560.1.2", library_with_note(R"({"Driver": [535]})"));
+  node.image_file(std::string(kCompat) + "/lib.real/libcuda.so.560.1.2",
+                  library_with_note(R"({"Driver": [535]})"));
   CHECK(node.compat().directory == std::string(kCompat) + "/lib.real");
   node.image_file(std::string(kCompat) + "/libcuda.so.535.1.2");
   CHECK(node.compat().version == "535.1.2");
 }
 
-TEST_CASE("fake compat: not on a GPU that does not support it, nor where the site does not want it") {
+TEST_CASE(
+    "fake compat: not on a GPU that does not support it, nor where the site does not want it") {
   const OneGpu node;
-  node.image_file(std::string(kCompat) + "/libcuda.so.560.1.2", library_with_note(R"({"Driver": [535]})"));
+  node.image_file(std::string(kCompat) + "/libcuda.so.560.1.2",
+                  library_with_note(R"({"Driver": [535]})"));
   const auto directories = [&](bool wanted) {
     auto context = node.context();
     context.settings.emplace("cuda_compat", wanted ? "true" : "false");
@@ -162,7 +182,8 @@ TEST_CASE("fake compat: not on a GPU that does not support it, nor where the sit
   };
   CHECK(directories(true) == 1);
   CHECK(directories(false) == 0);
-  node.file("/proc/driver/nvidia/gpus/0000:20:00.0/information", "Model: \t NVIDIA GeForce RTX 4090\nDevice Minor: \t 0\n");
+  node.file("/proc/driver/nvidia/gpus/0000:20:00.0/information",
+            "Model: \t NVIDIA GeForce RTX 4090\nDevice Minor: \t 0\n");
   CHECK(directories(true) == 0);
 }
 
@@ -171,7 +192,8 @@ TEST_CASE("fake driver: names without a version are there as on the host") {
   node.link("/usr/lib64/libnvidia-ml.so", "libnvidia-ml.so.1");
   std::vector<SymlinkEdit> links = node.edits_with({}).symlinks;
   std::erase_if(links, [](const SymlinkEdit& link) { return !link.path.ends_with(".so"); });
-  CHECK(links == std::vector<SymlinkEdit>{{"/usr/lib64/libcuda.so", "libcuda.so.1"}, {"/usr/lib64/libnvidia-ml.so", "libnvidia-ml.so.1"}});
+  CHECK(links == std::vector<SymlinkEdit>{{"/usr/lib64/libcuda.so", "libcuda.so.1"},
+                                          {"/usr/lib64/libnvidia-ml.so", "libnvidia-ml.so.1"}});
 }
 
 TEST_CASE("fake driver: what cannot work in a container is said") {
@@ -190,7 +212,8 @@ TEST_CASE("fake driver: what cannot work in a container is said") {
   CHECK_FALSE(says("nvidia-modprobe"));
   std::filesystem::remove(node.host() / "dev/nvidia-uvm");
   context = node.context();
-  CHECK(says("no /dev/nvidia-uvm, which CUDA needs (hint: on the node, as root: nvidia-modprobe -u -c0)"));
+  CHECK(says(
+      "no /dev/nvidia-uvm, which CUDA needs (hint: on the node, as root: nvidia-modprobe -u -c0)"));
 #if defined(__aarch64__)
   node.image_file("/lib/ld-musl-aarch64.so.1", elf_library("", EM_AARCH64));
 #else
@@ -217,7 +240,8 @@ TEST_CASE("fake compat: through the links of an image, and never out of it") {
 TEST_CASE("fake compat: a farm of links, a FIFO, a lying file") {
   const OneGpu farm;
   for (int i = 0; i < 100; ++i)
-    farm.image_link(std::string(kCompat) + "/libcuda.so." + std::to_string(600 + i) + ".1", "/etc/passwd");
+    farm.image_link(std::string(kCompat) + "/libcuda.so." + std::to_string(600 + i) + ".1",
+                    "/etc/passwd");
   CHECK(farm.compat().directory.empty());
 
   const OneGpu fifo;
@@ -235,7 +259,8 @@ TEST_CASE("fake compat: a farm of links, a FIFO, a lying file") {
     std::string broken = bytes;
     std::memset(broken.data() + at, 0xff, 8);
     liar.image_file(std::string(kCompat) + "/libcuda.so.535.1.1", broken);
-    CHECK(liar.compat().directory.empty());  // of the driver's own major version, so nothing but a good note would do
+    CHECK(liar.compat().directory.empty());  // of the driver's own major version, so nothing but a
+                                             // good note would do
   }
 }
 

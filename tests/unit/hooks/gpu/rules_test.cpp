@@ -1,14 +1,14 @@
-#include "unit/test.hpp"
-#include "hooks/nvidia_driver/driver.hpp"
 #include "hooks/gpu/requirement.hpp"
+#include "hooks/nvidia_driver/driver.hpp"
+#include "unit/test.hpp"
 
 using namespace spc;
 
 TEST_CASE("conditions of an image are compared by their numbers") {
   const RequirementFacts facts{{"cuda", "12.4"}, {"driver", "550.54.15"}, {"brand", "Tesla"}};
-  for (const char* good :
-       {"", "cuda>=12.4", "cuda>=9.0", "cuda<12.10", "cuda=12.4", "cuda!=12.3", "driver>550,driver<551", "cuda>=13 driver>=550",
-        "arch>=9.0", "brand=Tesla", "brand!=GRID", "nonsense", "cuda>=", ",,", "cuda~=99"}) {
+  for (const char* good : {"", "cuda>=12.4", "cuda>=9.0", "cuda<12.10", "cuda=12.4", "cuda!=12.3",
+                           "driver>550,driver<551", "cuda>=13 driver>=550", "arch>=9.0",
+                           "brand=Tesla", "brand!=GRID", "nonsense", "cuda>=", ",,", "cuda~=99"}) {
     CHECK(unsatisfied_condition(good, facts) == "");
   }
   CHECK(unsatisfied_condition("cuda>=12.6", facts) == "cuda>=12.6");
@@ -17,7 +17,8 @@ TEST_CASE("conditions of an image are compared by their numbers") {
   CHECK(unsatisfied_condition("cuda!=12.4", facts) == "cuda!=12.4");
   CHECK(unsatisfied_condition("brand=GRID", facts) == "brand=GRID");
   CHECK(unsatisfied_condition("brand=Tesla,driver<550", facts) == "driver<550");
-  CHECK(unsatisfied_condition("driver<535 cuda>=12.6 brand=Tesla,driver>=560", facts) == "cuda>=12.6");
+  CHECK(unsatisfied_condition("driver<535 cuda>=12.6 brand=Tesla,driver>=560", facts) ==
+        "cuda>=12.6");
 }
 
 TEST_CASE("a driver's branch says which CUDA it supports") {

@@ -49,8 +49,8 @@ HookCall full_call() {
   context.command = {"python", "train.py"};
   context.has_bind_mounts = true;
   context.mpi = "host";
-  context.remap_root = context.own_net = context.own_ipc = context.own_pid = context.own_uts = context.own_container =
-      context.mounts_home = true;
+  context.remap_root = context.own_net = context.own_ipc = context.own_pid = context.own_uts =
+      context.own_container = context.mounts_home = true;
   context.writable = false;
   context.host_root = "/fake";
   context.granted_devices = {"/dev/nvidia0"};
@@ -80,13 +80,17 @@ TEST_CASE("edits are the same when they are read as when they were written") {
 }
 
 TEST_CASE("every member of Edits has its place in JSON") {
-  // A member that is new makes this not compile: write it and read it in hooks/json, and fill it in full_edits().
+  // A member that is new makes this not compile: write it and read it in hooks/json, and fill it in
+  // full_edits().
   const Edits edits = full_edits();
-  const auto& [environment, mounts, devices, denied, links, files, directories, libraries, library_directories, limits, programs,
-               notes, warnings, remembered, refusal, found] = edits;
+  const auto& [environment, mounts, devices, denied, links, files, directories, libraries,
+               library_directories, limits, programs, notes, warnings, remembered, refusal, found] =
+      edits;
   CHECK(environment != Edits::Environment());
-  CHECK(!(mounts.empty() || devices.empty() || denied.empty() || links.empty() || files.empty() || directories.empty()));
-  CHECK(!(libraries.empty() || library_directories.empty() || limits.empty() || notes.empty() || warnings.empty()));
+  CHECK(!(mounts.empty() || devices.empty() || denied.empty() || links.empty() || files.empty() ||
+          directories.empty()));
+  CHECK(!(libraries.empty() || library_directories.empty() || limits.empty() || notes.empty() ||
+          warnings.empty()));
   CHECK(!(programs.empty() || remembered.empty() || refusal.empty()));
   CHECK(found == nullptr);  // for the same process alone
 }
@@ -96,18 +100,25 @@ TEST_CASE("a context is the same when it is read as when it was written") {
   const std::string text = context_to_json(call);
   const auto read = context_from_json(text);
   REQUIRE(read);
-  // A member that is new makes this not compile: write it and read it in hooks/json/context.cpp, and fill it above.
-  const auto& [job, image, environment, image_name, image_digest, settings, uid, gid, user, home, gpu, devices, command,
-               has_bind_mounts, mpi, remap_root, own_net, own_ipc, own_pid, own_uts, own_container, writable, mounts_home,
-               host_root, granted, open_in_image] = read->context;
+  // A member that is new makes this not compile: write it and read it in hooks/json/context.cpp,
+  // and fill it above.
+  const auto& [job, image, environment, image_name, image_digest, settings, uid, gid, user, home,
+               gpu, devices, command, has_bind_mounts, mpi, remap_root, own_net, own_ipc, own_pid,
+               own_uts, own_container, writable, mounts_home, host_root, granted, open_in_image] =
+      read->context;
   const HookContext& was = call.context;
-  CHECK((job == was.job && image == was.image && environment == was.environment && settings == was.settings));
-  CHECK((image_name == was.image_name && image_digest == was.image_digest && user == was.user && home == was.home));
-  CHECK((uid == was.uid && gid == was.gid && gpu == was.gpu && devices == was.devices && mpi == was.mpi));
+  CHECK((job == was.job && image == was.image && environment == was.environment &&
+         settings == was.settings));
+  CHECK((image_name == was.image_name && image_digest == was.image_digest && user == was.user &&
+         home == was.home));
+  CHECK((uid == was.uid && gid == was.gid && gpu == was.gpu && devices == was.devices &&
+         mpi == was.mpi));
   CHECK((command == was.command && has_bind_mounts));
-  CHECK((remap_root && own_net && own_ipc && own_pid && own_uts && own_container && mounts_home && !writable));
+  CHECK((remap_root && own_net && own_ipc && own_pid && own_uts && own_container && mounts_home &&
+         !writable));
   CHECK((host_root == was.host_root && granted == was.granted_devices && open_in_image != nullptr));
-  CHECK((read->stage == "create" && read->prepared == call.prepared && read->image_root == "/image"));
+  CHECK(
+      (read->stage == "create" && read->prepared == call.prepared && read->image_root == "/image"));
 }
 
 TEST_CASE("row 209: a plan with garbage is refused, naming the key") {
@@ -115,21 +126,33 @@ TEST_CASE("row 209: a plan with garbage is refused, naming the key") {
   CHECK(edits_refusal("[]") == "is not a JSON object");
   CHECK(edits_refusal("{} {}").starts_with("is not JSON"));
   CHECK(edits_refusal(R"({"mount": []})") == "mount: is unknown");
-  CHECK(edits_refusal(R"({"mounts": [{"source": "/a", "target": "/b", "readonly": true}]})") == "mounts[0].readonly: is unknown");
-  CHECK(edits_refusal(R"({"mounts": [{"source": "a", "target": "/b"}]})") == "mounts[0].source: \"a\" is not an absolute path");
-  CHECK(edits_refusal(R"({"mounts": [{"source": "/a", "target": "b"}]})") == "mounts[0].target: \"b\" is not an absolute path");
+  CHECK(edits_refusal(R"({"mounts": [{"source": "/a", "target": "/b", "readonly": true}]})") ==
+        "mounts[0].readonly: is unknown");
+  CHECK(edits_refusal(R"({"mounts": [{"source": "a", "target": "/b"}]})") ==
+        "mounts[0].source: \"a\" is not an absolute path");
+  CHECK(edits_refusal(R"({"mounts": [{"source": "/a", "target": "b"}]})") ==
+        "mounts[0].target: \"b\" is not an absolute path");
   CHECK(edits_refusal(R"({"mounts": [{"source": "/a", "target": "/x/../y"}]})") ==
         "mounts[0].target: \"/x/../y\" has a part \"..\"");
-  CHECK(edits_refusal(R"({"mounts": [{"source": "/a", "target": "/"}]})") == "mounts[0].target: cannot be the root");
+  CHECK(edits_refusal(R"({"mounts": [{"source": "/a", "target": "/"}]})") ==
+        "mounts[0].target: cannot be the root");
   CHECK(edits_refusal(R"({"mounts": {}})") == "mounts: is not an array");
-  CHECK(edits_refusal(R"({"environment": {"set": {"A": 1}}})") == "environment.set.A: is not a string");
-  CHECK(edits_refusal(R"({"environment": {"set": {"A=B": ""}}})") == "environment.set: \"A=B\" is not a variable name");
-  CHECK(edits_refusal(R"({"environment": {"set": {"A": "x\u0000y"}}})") == "environment.set: has a NUL character");
-  CHECK(edits_refusal(R"({"environment": {"unset": [""]}})") == "environment.unset: \"\" is not a variable name");
-  CHECK(edits_refusal(R"({"files": [{"path": "/x", "mode": "4755"}]})").starts_with("files[0].mode: \"4755\" is not between"));
-  CHECK(edits_refusal(R"({"files": [{"path": "/x", "mode": "rwx"}]})").starts_with("files[0].mode: \"rwx\" is not between"));
-  CHECK(edits_refusal(R"({"limits": [{"name": "memlok", "soft": 1}]})").starts_with("limits[0].name: \"memlok\" is not a limit"));
-  CHECK(edits_refusal(R"({"limits": [{"name": "memlock", "soft": -1}]})").starts_with("limits[0].soft: is not a number"));
+  CHECK(edits_refusal(R"({"environment": {"set": {"A": 1}}})") ==
+        "environment.set.A: is not a string");
+  CHECK(edits_refusal(R"({"environment": {"set": {"A=B": ""}}})") ==
+        "environment.set: \"A=B\" is not a variable name");
+  CHECK(edits_refusal(R"({"environment": {"set": {"A": "x\u0000y"}}})") ==
+        "environment.set: has a NUL character");
+  CHECK(edits_refusal(R"({"environment": {"unset": [""]}})") ==
+        "environment.unset: \"\" is not a variable name");
+  CHECK(edits_refusal(R"({"files": [{"path": "/x", "mode": "4755"}]})")
+            .starts_with("files[0].mode: \"4755\" is not between"));
+  CHECK(edits_refusal(R"({"files": [{"path": "/x", "mode": "rwx"}]})")
+            .starts_with("files[0].mode: \"rwx\" is not between"));
+  CHECK(edits_refusal(R"({"limits": [{"name": "memlok", "soft": 1}]})")
+            .starts_with("limits[0].name: \"memlok\" is not a limit"));
+  CHECK(edits_refusal(R"({"limits": [{"name": "memlock", "soft": -1}]})")
+            .starts_with("limits[0].soft: is not a number"));
   CHECK(edits_refusal(R"({"limits": [{"name": "memlock", "soft": "much"}]})") ==
         "limits[0].soft: is neither a number nor \"unlimited\"");
   CHECK(edits_refusal(R"({"libraries": [{"soname": "a/b", "path": "/b"}]})") ==
@@ -168,7 +191,10 @@ TEST_CASE("a stage can say only what can still be done") {
 
 TEST_CASE("a context with a stage that does not exist, or keys that do not, is refused") {
   CHECK(context_from_json("{}").error().message().starts_with("stage: \"\" is not a stage"));
-  CHECK(context_from_json(R"({"stage": "task", "jobs": {}})").error().message() == "jobs: is unknown");
-  CHECK(context_from_json(R"({"stage": "task", "version": 2})").error().message() == "version: is not 1");
-  CHECK(context_from_json(R"({"stage": "task", "user": {"uid": 4294967296}})").error().message() == "user.uid: is too large");
+  CHECK(context_from_json(R"({"stage": "task", "jobs": {}})").error().message() ==
+        "jobs: is unknown");
+  CHECK(context_from_json(R"({"stage": "task", "version": 2})").error().message() ==
+        "version: is not 1");
+  CHECK(context_from_json(R"({"stage": "task", "user": {"uid": 4294967296}})").error().message() ==
+        "user.uid: is too large");
 }

@@ -9,9 +9,9 @@
 #include <random>
 
 #include "base/file.hpp"
-#include "unit/test.hpp"
-#include "unit/hooks/elf_maker.hpp"
 #include "hooks/loader/ld_cache.hpp"
+#include "unit/hooks/elf_maker.hpp"
+#include "unit/test.hpp"
 
 namespace spc {
 namespace {
@@ -29,7 +29,8 @@ void append(std::string& bytes, T value) {
   bytes.append(reinterpret_cast<const char*>(&value), sizeof value);
 }
 
-/// A cache as ldconfig of glibc 2.31 and before writes the current part: texts apart, in the order they are given in.
+/// A cache as ldconfig of glibc 2.31 and before writes the current part: texts apart, in the order
+/// they are given in.
 std::string cache_of(const std::vector<Row>& rows, std::uint8_t order = 0) {
   std::string entries, texts;
   const std::size_t begin = 48 + rows.size() * 24;
@@ -108,15 +109,17 @@ TEST_CASE("what is first is found first, what is last only if there is no other"
   cache.add_last("libnew.so.3", "/ours/libnew.so.3", kX86);
   cache.add_first("libzzz.so", "/ours/odd.so", kX86);
   CHECK(paths_of(parsed(cache.serialize())) ==
-        std::vector<std::string>{"/ours/odd.so", "/lib/libz.so.1", "/ours/libz.so.1", "/ours/libnew.so.3",
-                                 "/usr/lib/libmpi.so.40", "/ours/a/libmpi.so.12", "/ours/b/libmpi.so.12", "/usr/lib/libmpi.so.12",
-                                 "/lib/libc.so.6", "/lib32/libc.so.6"});
+        std::vector<std::string>{"/ours/odd.so", "/lib/libz.so.1", "/ours/libz.so.1",
+                                 "/ours/libnew.so.3", "/usr/lib/libmpi.so.40",
+                                 "/ours/a/libmpi.so.12", "/ours/b/libmpi.so.12",
+                                 "/usr/lib/libmpi.so.12", "/lib/libc.so.6", "/lib32/libc.so.6"});
 }
 
 TEST_CASE("entries can be taken away again") {
   LdCache cache = parsed(cache_of(kRows));
   cache.remove_if([](const LdCache::Entry& entry) { return entry.path.starts_with("/usr/"); });
-  CHECK(paths_of(parsed(cache.serialize())) == std::vector<std::string>{"/lib/libz.so.1", "/lib/libc.so.6", "/lib32/libc.so.6"});
+  CHECK(paths_of(parsed(cache.serialize())) ==
+        std::vector<std::string>{"/lib/libz.so.1", "/lib/libc.so.6", "/lib32/libc.so.6"});
 }
 
 TEST_CASE("an empty cache becomes one") {
@@ -133,7 +136,8 @@ TEST_CASE("sonames are in the loader's order") {
   CHECK(compare_as_loader("liba.so", "libb.so") < 0);
   CHECK(compare_as_loader("lib1.so", "libb.so") > 0);  // digits after all other characters
   CHECK(compare_as_loader("libx.so.1", "libx.so") > 0);
-  CHECK(compare_as_loader("libx.so.4294967297", "libx.so.1") == 0);  // 32 bits, as the loader has it
+  CHECK(compare_as_loader("libx.so.4294967297", "libx.so.1") ==
+        0);  // 32 bits, as the loader has it
   CHECK(compare_as_loader("", "") == 0);
 }
 
@@ -154,8 +158,9 @@ TEST_CASE("what is no cache is said to be none") {
   std::string extensions = whole;
   extensions[32] = 49;
   for (const std::string& bytes :
-       {std::string(), std::string("glibc-ld.so.cache1.1"), std::string(100, 'x'), std::string(100, '\0'), whole.substr(0, 60),
-        whole.substr(0, whole.size() - 1), big_endian, far, extensions, old.substr(0, 16), old.substr(0, 100)}) {
+       {std::string(), std::string("glibc-ld.so.cache1.1"), std::string(100, 'x'),
+        std::string(100, '\0'), whole.substr(0, 60), whole.substr(0, whole.size() - 1), big_endian,
+        far, extensions, old.substr(0, 16), old.substr(0, 100)}) {
     const auto cache = LdCache::parse(bytes);
     REQUIRE(!cache);
     CHECK(cache.error().kind() == ErrorKind::invalid);
@@ -163,12 +168,16 @@ TEST_CASE("what is no cache is said to be none") {
 }
 
 TEST_CASE("entries for newer processors keep their names") {
-  // As glibc 2.33 and later write it: a text, then a directory of one section, which has the text's place.
-  std::string bytes = cache_of({{"libx.so.1", "/v3/libx.so.1", kX86, (std::uint64_t{1} << 62)}, {"libx.so.1", "/x86-64-v3"}}, 2);
+  // As glibc 2.33 and later write it: a text, then a directory of one section, which has the text's
+  // place.
+  std::string bytes = cache_of(
+      {{"libx.so.1", "/v3/libx.so.1", kX86, (std::uint64_t{1} << 62)}, {"libx.so.1", "/x86-64-v3"}},
+      2);
   const auto name = static_cast<std::uint32_t>(bytes.find("x86-64-v3"));
   bytes.resize((bytes.size() + 3) / 4 * 4);
   const auto begin = static_cast<std::uint32_t>(bytes.size());
-  for (const std::uint32_t value : {0xeaa42174U, 1U, 1U, 0U, begin + 24, 4U, name}) append(bytes, value);
+  for (const std::uint32_t value : {0xeaa42174U, 1U, 1U, 0U, begin + 24, 4U, name})
+    append(bytes, value);
   std::memcpy(bytes.data() + 32, &begin, sizeof begin);
   LdCache cache = parsed(bytes);
   cache.add_first("libx.so.1", "/ours/libx.so.1", kX86);
@@ -252,7 +261,8 @@ TEST_CASE("rewriting a large cache takes less than a millisecond" * doctest::ski
   for (const int count : {1000, 5000}) {
     std::vector<Row> rows;
     for (int i = 0; i < count; ++i) {
-      const std::string soname = "libsomething-" + std::to_string(i) + ".so." + std::to_string(i % 7);
+      const std::string soname =
+          "libsomething-" + std::to_string(i) + ".so." + std::to_string(i % 7);
       rows.push_back({soname, "/usr/lib/x86_64-linux-gnu/" + soname});
     }
     const LdCache unsorted = parsed(cache_of(rows));
@@ -262,9 +272,12 @@ TEST_CASE("rewriting a large cache takes less than a millisecond" * doctest::ski
       std::string copy = bytes;
       const auto begin = std::chrono::steady_clock::now();
       auto cache = LdCache::parse(std::move(copy));
-      for (int i = 0; i < 40; ++i) cache->add_first("libsomething-" + std::to_string(i) + ".so.1", "/ours/lib.so.1", kX86);
+      for (int i = 0; i < 40; ++i)
+        cache->add_first("libsomething-" + std::to_string(i) + ".so.1", "/ours/lib.so.1", kX86);
       const std::string written = cache->serialize();
-      best = std::min(best, std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - begin).count());
+      best = std::min(
+          best, std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - begin)
+                    .count());
       REQUIRE(written.size() > bytes.size());
     }
     MESSAGE(count << " entries, " << bytes.size() << " bytes: " << best << " us");

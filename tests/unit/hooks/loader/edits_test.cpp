@@ -3,12 +3,12 @@
 #include <algorithm>
 #include <chrono>
 
-#include "unit/test.hpp"
-#include "unit/hooks/elf_maker.hpp"
 #include "hooks/loader/elf.hpp"
 #include "hooks/loader/ld_cache.hpp"
 #include "hooks/loader/loader.hpp"
+#include "unit/hooks/elf_maker.hpp"
 #include "unit/hooks/image_root.hpp"
+#include "unit/test.hpp"
 
 namespace spc {
 namespace {
@@ -17,7 +17,8 @@ constexpr char kCache[] = "/etc/ld.so.cache";
 const std::string kFirst = "/usr/lib/spank-container/first";
 
 LibraryEdit driver(const std::string& soname, const std::string& version, bool before = true) {
-  return {soname, "/usr/lib/" + soname.substr(0, soname.find(".so")) + ".so." + version, before, EM_X86_64};
+  return {soname, "/usr/lib/" + soname.substr(0, soname.find(".so")) + ".so." + version, before,
+          EM_X86_64};
 }
 
 /// Soname and path of each entry, as text.
@@ -25,13 +26,17 @@ std::vector<std::string> entries_of(const ImageRoot& root) {
   std::vector<std::string> entries;
   auto cache = LdCache::parse(root.text(kCache));
   REQUIRE(cache);
-  for (const auto& entry : cache->entries()) entries.push_back(std::string(entry.soname) + " " + std::string(entry.path));
+  for (const auto& entry : cache->entries())
+    entries.push_back(std::string(entry.soname) + " " + std::string(entry.path));
   return entries;
 }
 
-void give_glibc(const ImageRoot& root) { root.put("/lib64/ld-linux-x86-64.so.2", elf_library("ld-linux-x86-64.so.2")); }
+void give_glibc(const ImageRoot& root) {
+  root.put("/lib64/ld-linux-x86-64.so.2", elf_library("ld-linux-x86-64.so.2"));
+}
 
-void give_cache(const ImageRoot& root, const std::vector<std::pair<std::string, std::string>>& entries) {
+void give_cache(const ImageRoot& root,
+                const std::vector<std::pair<std::string, std::string>>& entries) {
   LdCache cache;
   for (const auto& [soname, path] : entries) cache.add_last(soname, path, kX86);
   root.put(kCache, cache.serialize());
@@ -63,15 +68,19 @@ TEST_CASE("a library of the node comes before the image's, or only where it has 
   give_glibc(root);
   give_cache(root, {{"libcuda.so.1", "/image/libcuda.so.1"}, {"libz.so.1", "/image/libz.so.1"}});
   const Edits edits =
-      edits_for(root, {driver("libcuda.so.1", "550"), driver("libz.so.1", "9", false), driver("libnew.so.1", "1", false)});
+      edits_for(root, {driver("libcuda.so.1", "550"), driver("libz.so.1", "9", false),
+                       driver("libnew.so.1", "1", false)});
   root.apply(edits);
-  CHECK(entries_of(root) == std::vector<std::string>{"libz.so.1 /image/libz.so.1", "libnew.so.1 /usr/lib/libnew.so.1",
-                                                     "libcuda.so.1 /usr/lib/libcuda.so.1", "libcuda.so.1 /image/libcuda.so.1"});
+  CHECK(entries_of(root) == std::vector<std::string>{"libz.so.1 /image/libz.so.1",
+                                                     "libnew.so.1 /usr/lib/libnew.so.1",
+                                                     "libcuda.so.1 /usr/lib/libcuda.so.1",
+                                                     "libcuda.so.1 /image/libcuda.so.1"});
   CHECK(target_of(edits, "/usr/lib/libcuda.so.1") == "libcuda.so.550");
   CHECK(target_of(edits, kFirst + "/libcuda.so.1") == "/usr/lib/libcuda.so.550");
   CHECK(target_of(edits, "/usr/lib/libz.so.1").empty());
   CHECK(root.text("/etc/ld.so.conf.d/00-spank-container.conf").ends_with("\n" + kFirst + "\n"));
-  CHECK(root.text("/etc/ld.so.conf.d/zz-spank-container.conf").ends_with("\n/usr/lib/spank-container/last\n"));
+  CHECK(root.text("/etc/ld.so.conf.d/zz-spank-container.conf")
+            .ends_with("\n/usr/lib/spank-container/last\n"));
   CHECK(edits.environment == Edits::Environment());
 }
 
@@ -81,7 +90,8 @@ TEST_CASE("the image has a library that its cache does not know") {
   give_cache(root, {});
   root.put("/usr/lib64/libGL.so.1", elf_library("libGL.so.1"));
   root.put("/usr/lib64/libEGL.so.1", "");  // a mount target that an earlier start left
-  root.apply(edits_for(root, {driver("libGL.so.1", "550", false), driver("libEGL.so.1", "550", false)}));
+  root.apply(
+      edits_for(root, {driver("libGL.so.1", "550", false), driver("libEGL.so.1", "550", false)}));
   CHECK(entries_of(root) == std::vector<std::string>{"libEGL.so.1 /usr/lib/libEGL.so.1"});
 }
 
@@ -102,7 +112,8 @@ TEST_CASE("a cache that is none counts as absent, with a note") {
     root.put(kCache, kind == 0 ? "garbage" : "");
     if (kind >= 1) std::filesystem::remove(root.path(kCache));
     if (kind == 1) REQUIRE(::mkfifo(root.path(kCache).c_str(), 0644) == 0);
-    if (kind == 2) root.link(kCache, "../../../../../../../../etc/ld.so.cache");  // inside, that is itself
+    if (kind == 2)
+      root.link(kCache, "../../../../../../../../etc/ld.so.cache");  // inside, that is itself
     if (kind == 3) root.link(kCache, "/proc/self/root/etc/ld.so.cache");
     if (kind == 4) {
       root.put(kCache, "glibc-ld.so.cache1.1");
@@ -115,7 +126,8 @@ TEST_CASE("a cache that is none counts as absent, with a note") {
   }
 }
 
-TEST_CASE("a directory in the place of the cache stays, and a variable says where the libraries are") {
+TEST_CASE(
+    "a directory in the place of the cache stays, and a variable says where the libraries are") {
   ImageRoot root;
   give_glibc(root);
   std::filesystem::create_directories(root.path(kCache));
@@ -130,10 +142,12 @@ TEST_CASE("what a container had from an earlier start is gone with the next") {
   give_cache(root, {{"libz.so.1", "/image/libz.so.1"}, {"libold.so.1", "/usr/lib/libold.so.1"}});
   root.apply(edits_for(root, {driver("libcuda.so.1", "550"), driver("libold.so.1", "2")}));
   root.apply(edits_for(root, {driver("libcuda.so.1", "560")}));
-  CHECK(entries_of(root) == std::vector<std::string>{"libz.so.1 /image/libz.so.1", "libold.so.1 /usr/lib/libold.so.1",
+  CHECK(entries_of(root) == std::vector<std::string>{"libz.so.1 /image/libz.so.1",
+                                                     "libold.so.1 /usr/lib/libold.so.1",
                                                      "libcuda.so.1 /usr/lib/libcuda.so.1"});
   root.apply(edits_for(root, {}));
-  CHECK(entries_of(root) == std::vector<std::string>{"libz.so.1 /image/libz.so.1", "libold.so.1 /usr/lib/libold.so.1"});
+  CHECK(entries_of(root) ==
+        std::vector<std::string>{"libz.so.1 /image/libz.so.1", "libold.so.1 /usr/lib/libold.so.1"});
   CHECK(root.text("/etc/ld.so.conf.d/00-spank-container.conf").find("\n/") == std::string::npos);
 }
 
@@ -156,12 +170,15 @@ TEST_CASE("a directory of the image is searched first, and comes before the libr
   root.put(compat + "/libarm.so.1", elf_library("libarm.so.1", EM_AARCH64));
   root.put(compat + "/libtext.so", "INPUT(libcuda.so)");
   root.link(compat + "/libloop.so.1", "libloop.so.1");
-  root.link(compat + "/libout.so.1", "../../../../../../../../../../../../usr/lib/x86_64-linux-gnu/libc.so.6");
+  root.link(compat + "/libout.so.1",
+            "../../../../../../../../../../../../usr/lib/x86_64-linux-gnu/libc.so.6");
   REQUIRE(::mkfifo(root.path(compat + "/libfifo.so.1").c_str(), 0644) == 0);
   root.apply(edits_for(root, {driver("libcuda.so.1", "550")}, {{compat, true}}));
-  CHECK(entries_of(root) == std::vector<std::string>{"libnvidia-nvvm.so.4 " + compat + "/libnvidia-nvvm.so.4.0.0",
-                                                     "libcuda.so.1 " + compat + "/libcuda.so.1",
-                                                     "libcuda.so.1 /usr/lib/libcuda.so.1", "libcuda.so.1 /image/libcuda.so.1"});
+  CHECK(entries_of(root) ==
+        std::vector<std::string>{"libnvidia-nvvm.so.4 " + compat + "/libnvidia-nvvm.so.4.0.0",
+                                 "libcuda.so.1 " + compat + "/libcuda.so.1",
+                                 "libcuda.so.1 /usr/lib/libcuda.so.1",
+                                 "libcuda.so.1 /image/libcuda.so.1"});
   const std::string configuration = root.text("/etc/ld.so.conf.d/00-spank-container.conf");
   CHECK(configuration.ends_with("\n" + compat + "\n" + kFirst + "\n"));
 
@@ -175,10 +192,12 @@ TEST_CASE("musl is given directories") {
   ImageRoot root;
   root.put("/lib/ld-musl-x86_64.so.1", elf_library("libc.musl-x86_64.so.1"));
   const char* path = "/etc/ld-musl-x86_64.path";
-  Edits edits = edits_for(root, {driver("libcuda.so.1", "550"), driver("libnew.so.1", "1", false)}, {{"/compat", true}});
+  Edits edits = edits_for(root, {driver("libcuda.so.1", "550"), driver("libnew.so.1", "1", false)},
+                          {{"/compat", true}});
   CHECK(file_of(edits, kCache) == nullptr);
   root.apply(edits);
-  CHECK(root.text(path) == "/compat:" + kFirst + ":/lib:/usr/local/lib:/usr/lib:/usr/lib/spank-container/last\n");
+  CHECK(root.text(path) ==
+        "/compat:" + kFirst + ":/lib:/usr/local/lib:/usr/lib:/usr/lib/spank-container/last\n");
   CHECK(target_of(edits, kFirst + "/libcuda.so.1") == "/usr/lib/libcuda.so.550");
   edits = edits_for(root, {driver("libcuda.so.1", "550")});
   REQUIRE(file_of(edits, path) != nullptr);
@@ -216,7 +235,8 @@ TEST_CASE("an image without a known loader is told by a variable") {
 TEST_CASE("an image of another architecture is left alone, with a note") {
   ImageRoot root;
   root.put("/lib/ld-linux-aarch64.so.1", elf_library("ld-linux-aarch64.so.1", EM_AARCH64));
-  root.put("/lib64/ld-linux-x86-64.so.2", elf_library("ld-linux-x86-64.so.2", EM_AARCH64));  // only the name
+  root.put("/lib64/ld-linux-x86-64.so.2",
+           elf_library("ld-linux-x86-64.so.2", EM_AARCH64));  // only the name
   const Edits edits = edits_for(root, {driver("libcuda.so.1", "550")});
   CHECK(edits.symlinks.empty());
   CHECK(edits.environment == Edits::Environment());
@@ -246,12 +266,15 @@ TEST_CASE("forty libraries for an image with a large cache" * doctest::skip()) {
   }
   give_cache(root, entries);
   std::vector<LibraryEdit> libraries;
-  for (int i = 0; i < 40; ++i) libraries.push_back(driver("libdriver-" + std::to_string(i) + ".so.1", "550", i % 4 != 0));
+  for (int i = 0; i < 40; ++i)
+    libraries.push_back(driver("libdriver-" + std::to_string(i) + ".so.1", "550", i % 4 != 0));
   double best = 1e9;
   for (int round = 0; round < 50; ++round) {
     const auto begin = std::chrono::steady_clock::now();
     const Edits edits = edits_for(root, libraries);
-    best = std::min(best, std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - begin).count());
+    best = std::min(
+        best, std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - begin)
+                  .count());
     REQUIRE(edits.symlinks.size() == 80);
   }
   MESSAGE("5000 entries, 40 libraries: " << best << " us");

@@ -6,14 +6,16 @@
 #include <algorithm>
 #include <random>
 
-#include "unit/test.hpp"
-#include "unit/hooks/elf_maker.hpp"
 #include "hooks/loader/elf.hpp"
+#include "unit/hooks/elf_maker.hpp"
+#include "unit/test.hpp"
 
 namespace spc {
 namespace {
 
-UniqueFd memory_file(std::string_view bytes) { return std::move(sealed_memory_file("file", bytes)).value(); }
+UniqueFd memory_file(std::string_view bytes) {
+  return std::move(sealed_memory_file("file", bytes)).value();
+}
 
 UniqueFd loaded_library(const char* soname) {
   void* handle = ::dlopen(soname, RTLD_LAZY | RTLD_NOLOAD);
@@ -29,7 +31,8 @@ UniqueFd loaded_library(const char* soname) {
 TEST_CASE("reads a library that was made here") {
   const MadeElf made{.soname = "libmpi.so.12",
                      .needed = {"libfabric.so.1", "libc.so.6"},
-                     .version_needs = {{"libc.so.6", {"GLIBC_2.2.5", "GLIBC_2.34"}}, {"libfabric.so.1", {"FABRIC_1.1"}}},
+                     .version_needs = {{"libc.so.6", {"GLIBC_2.2.5", "GLIBC_2.34"}},
+                                       {"libfabric.so.1", {"FABRIC_1.1"}}},
                      .version_definitions = {"MPI_1", "MPI_2"},
                      .runpath = "/opt/mpi/lib"};
   const auto file = made.file();
@@ -53,24 +56,27 @@ TEST_CASE("reads this machine's own C library and this program") {
   REQUIRE(libc);
   CHECK(libc->soname == LIBC_SO);
   CHECK(libc->machine == own_machine());
-  CHECK(highest_glibc(libc->version_definitions) == std::to_string(__GLIBC__) + "." + std::to_string(__GLIBC_MINOR__));
+  CHECK(highest_glibc(libc->version_definitions) ==
+        std::to_string(__GLIBC__) + "." + std::to_string(__GLIBC_MINOR__));
 
   const UniqueFd own(::open("/proc/self/exe", O_RDONLY | O_CLOEXEC));
   const auto program = read_elf(own.get());
   REQUIRE(program);
-  CHECK(std::find(program->needed.begin(), program->needed.end(), LIBC_SO) != program->needed.end());
+  CHECK(std::find(program->needed.begin(), program->needed.end(), LIBC_SO) !=
+        program->needed.end());
   CHECK(!highest_glibc(program->version_needs.at(LIBC_SO)).empty());
   CHECK(program->interpreter.find("/ld-linux") != std::string::npos);
   CHECK(!soname_of(own.get()));
   const auto is_build_id = [](const ElfNote& note) {
     return note.name == "GNU" && note.type == NT_GNU_ABI_TAG && note.description.size() == 16;
   };
-  CHECK(std::find_if(program->notes.begin(), program->notes.end(), is_build_id) != program->notes.end());
+  CHECK(std::find_if(program->notes.begin(), program->notes.end(), is_build_id) !=
+        program->notes.end());
 }
 
 TEST_CASE("what is no ELF file is said to be none") {
-  for (const std::string& bytes :
-       {std::string(), std::string("\177ELF"), std::string("INPUT(libc.so.6)\n"), std::string(4096, '\0')}) {
+  for (const std::string& bytes : {std::string(), std::string("\177ELF"),
+                                   std::string("INPUT(libc.so.6)\n"), std::string(4096, '\0')}) {
     const auto file = memory_file(bytes);
     CHECK(!read_elf(file.get()));
     CHECK(!elf_machine_of(file.get()));
@@ -83,8 +89,10 @@ TEST_CASE("what is no ELF file is said to be none") {
 }
 
 TEST_CASE("a damaged library is read without harm, whatever is wrong") {
-  const std::string whole =
-      MadeElf{.soname = "libx.so.1", .needed = {"liby.so.1"}, .version_needs = {{"libc.so.6", {"GLIBC_2.17"}}}}.bytes();
+  const std::string whole = MadeElf{.soname = "libx.so.1",
+                                    .needed = {"liby.so.1"},
+                                    .version_needs = {{"libc.so.6", {"GLIBC_2.17"}}}}
+                                .bytes();
   for (std::size_t size = 0; size < whole.size(); ++size) {
     const auto elf = read_elf(memory_file(std::string_view(whole).substr(0, size)).get());
     if (size < sizeof(Elf64_Ehdr) + 2 * sizeof(Elf64_Phdr)) CHECK(!elf);
@@ -93,8 +101,11 @@ TEST_CASE("a damaged library is read without harm, whatever is wrong") {
   int readable = 0;
   for (int round = 0; round < 3000; ++round) {
     std::string bytes = whole;
-    for (int i = 0; i < 3; ++i) bytes[4 + random() % (bytes.size() - 4)] = static_cast<char>(random() % 4 == 0 ? 0xff : random());
-    if (const auto elf = read_elf(memory_file(bytes).get())) readable += static_cast<int>(elf->needed.size() <= 4096);
+    for (int i = 0; i < 3; ++i)
+      bytes[4 + random() % (bytes.size() - 4)] =
+          static_cast<char>(random() % 4 == 0 ? 0xff : random());
+    if (const auto elf = read_elf(memory_file(bytes).get()))
+      readable += static_cast<int>(elf->needed.size() <= 4096);
   }
   CHECK(readable > 0);
 }

@@ -1,14 +1,15 @@
-// 50-slurm-pmi: which directories, refusals and variables come of the job's variables. The node is a directory.
+// 50-slurm-pmi: which directories, refusals and variables come of the job's variables. The node is
+// a directory.
 
 #include <fcntl.h>
 
 #include <filesystem>
 #include <fstream>
 
+#include "hooks/mpi/slurm_pmi.hpp"
+#include "hooks/step/slurm_conf.hpp"
 #include "unit/has.hpp"
 #include "unit/hooks/elf_maker.hpp"
-#include "hooks/step/slurm_conf.hpp"
-#include "hooks/mpi/slurm_pmi.hpp"
 
 using namespace spc;
 namespace fs = std::filesystem;
@@ -26,7 +27,8 @@ struct Node {
     root = name;
     context.host_root = root;
     context.uid = 2001;
-    context.job = {{"SLURM_STEP_NUM_TASKS", "2"}, {"SLURM_STEP_NUM_NODES", "1"}, {"SLURM_MPI_TYPE", "none"}};
+    context.job = {
+        {"SLURM_STEP_NUM_TASKS", "2"}, {"SLURM_STEP_NUM_NODES", "1"}, {"SLURM_MPI_TYPE", "none"}};
   }
   ~Node() { fs::remove_all(root); }
   Node(const Node&) = delete;
@@ -117,7 +119,8 @@ TEST_CASE("SLURM_CONF of the job says where Slurm's files are; one that is no pa
 
 TEST_CASE("mpirun's server has a directory, and no client directory of Slurm's") {
   Node node;
-  node.context.job = {{"PMIX_NAMESPACE", "prte-host-12@1"}, {"PMIX_SERVER_TMPDIR", "/tmp/ompi.host.2001/pid.12"}};
+  node.context.job = {{"PMIX_NAMESPACE", "prte-host-12@1"},
+                      {"PMIX_SERVER_TMPDIR", "/tmp/ompi.host.2001/pid.12"}};
   CHECK(node.mounted() == Names{"/tmp/ompi.host.2001/pid.12"});
 }
 
@@ -128,7 +131,9 @@ TEST_CASE("PALS of cray_shasta has a directory") {
   CHECK(node.mounted() == Names{"/var/spool/slurmd/mpi_cray_shasta/17.3"});
 }
 
-TEST_CASE("what is known to fail is refused if it was asked for, and warned of if the site gives it to every step") {
+TEST_CASE(
+    "what is known to fail is refused if it was asked for, and warned of if the site gives it to "
+    "every step") {
   Node node;
   node.use_pmix();
   node.context.own_net = true;
@@ -140,7 +145,9 @@ TEST_CASE("what is known to fail is refused if it was asked for, and warned of i
   CHECK(node.prepare().warnings.empty());
 }
 
-TEST_CASE("ids that differ inside: munge or a server without checks, or a warning where the image has MPI") {
+TEST_CASE(
+    "ids that differ inside: munge or a server without checks, or a warning where the image has "
+    "MPI") {
   Node node;
   node.use_pmix();
   node.context.remap_root = true;
@@ -183,21 +190,31 @@ TEST_CASE("a task has its own variables, whatever an image was saved with") {
   Node node;
   node.context.job["PMI_RANK"] = "1";
   node.context.job["PMI_FD"] = "11";
-  node.context.environment = {{"PMI_RANK", "0"}, {"PMI_FD", "11"}, {"PMIX_RANK", "5"}, {"PMIX_MCA_x", "1"}, {"OTHER", "x"}};
+  node.context.environment = {
+      {"PMI_RANK", "0"}, {"PMI_FD", "11"}, {"PMIX_RANK", "5"}, {"PMIX_MCA_x", "1"}, {"OTHER", "x"}};
   const Edits edits = node.task();
   CHECK(edits.environment.set == std::map<std::string, std::string>{{"PMI_RANK", "1"}});
   CHECK(edits.environment.unset == std::set<std::string>{"PMIX_RANK"});
 }
 
-TEST_CASE("tuning and places of libraries are not a task's: they stay as site, job and image have them") {
+TEST_CASE(
+    "tuning and places of libraries are not a task's: they stay as site, job and image have them") {
   Node node;
-  node.context.environment = {{"FI_CXI_DEFAULT_CQ_SIZE", "131072"}, {"PMI_MMAP_SYNC_WAIT_TIME", "300"}, {"PMI_DEBUG", "1"},
-                              {"PMIX_INSTALL_PREFIX", "/opt/hpcx/ompi"}, {"PMIX_PREFIX", "/opt/pmix"}, {"PMIX_PKGLIBDIR", "/opt/pmix/lib"},
-                              {"FI_CXI_COLL_JOB_ID", "7"}, {"FI_CXI_HWCOLL_MIN_NODES", "4"}, {"PMIX_SERVER_TMPDIR", "/old"}};
+  node.context.environment = {{"FI_CXI_DEFAULT_CQ_SIZE", "131072"},
+                              {"PMI_MMAP_SYNC_WAIT_TIME", "300"},
+                              {"PMI_DEBUG", "1"},
+                              {"PMIX_INSTALL_PREFIX", "/opt/hpcx/ompi"},
+                              {"PMIX_PREFIX", "/opt/pmix"},
+                              {"PMIX_PKGLIBDIR", "/opt/pmix/lib"},
+                              {"FI_CXI_COLL_JOB_ID", "7"},
+                              {"FI_CXI_HWCOLL_MIN_NODES", "4"},
+                              {"PMIX_SERVER_TMPDIR", "/old"}};
   node.context.job["PMIX_INSTALL_PREFIX"] = "/usr/mpi/hpcx";  // by a module on the login node
   const Edits edits = node.task();
   CHECK(edits.environment.set.empty());
-  CHECK(edits.environment.unset == std::set<std::string>{"FI_CXI_COLL_JOB_ID", "FI_CXI_HWCOLL_MIN_NODES", "PMIX_SERVER_TMPDIR"});
+  CHECK(edits.environment.unset == std::set<std::string>{"FI_CXI_COLL_JOB_ID",
+                                                         "FI_CXI_HWCOLL_MIN_NODES",
+                                                         "PMIX_SERVER_TMPDIR"});
 }
 
 TEST_CASE("PMIx chooses its components itself, but for those that everyone has") {
@@ -206,7 +223,8 @@ TEST_CASE("PMIx chooses its components itself, but for those that everyone has")
   CHECK(!node.task().environment.defaults.contains("PMIX_MCA_psec"));  // munge is not everywhere
   node.context.job["PMIX_GDS_MODULE"] = "hash";
   node.context.job["PMIX_SECURITY_MODE"] = "native";
-  CHECK(node.task().environment.defaults == std::map<std::string, std::string>{{"PMIX_MCA_gds", "hash"}, {"PMIX_MCA_psec", "native"}});
+  CHECK(node.task().environment.defaults ==
+        std::map<std::string, std::string>{{"PMIX_MCA_gds", "hash"}, {"PMIX_MCA_psec", "native"}});
   node.use_pmix();
   node.context.job.erase("PMIX_GDS_MODULE");
   fs::create_directories(node.root / "var/spool/slurmd/pmix.17.3");
@@ -224,7 +242,8 @@ TEST_CASE("PMIx chooses its components itself, but for those that everyone has")
 TEST_CASE("where the server's directory is hidden, its data come by another way") {
   Node node;
   node.use_pmix();
-  CHECK(node.task().environment.defaults == std::map<std::string, std::string>{{"PMIX_MCA_gds", "hash"}});
+  CHECK(node.task().environment.defaults ==
+        std::map<std::string, std::string>{{"PMIX_MCA_gds", "hash"}});
 }
 
 TEST_CASE("an image whose MPI does not understand the --mpi that was asked for") {
@@ -247,14 +266,20 @@ TEST_CASE("an image whose MPI does not understand the --mpi that was asked for")
 
 TEST_CASE("places of a module's MPI that the container does not have are unset") {
   Node node;
-  node.context.job.insert({{"OPAL_PREFIX", "/opt/hpcx/ompi"}, {"PMIX_INSTALL_PREFIX", "/opt/pmix"}, {"UCX_MODULE_DIR", "/opt/ucx/lib/ucx"}, {"I_MPI_ROOT", "/opt/intel"}});
+  node.context.job.insert({{"OPAL_PREFIX", "/opt/hpcx/ompi"},
+                           {"PMIX_INSTALL_PREFIX", "/opt/pmix"},
+                           {"UCX_MODULE_DIR", "/opt/ucx/lib/ucx"},
+                           {"I_MPI_ROOT", "/opt/intel"}});
   node.context.environment = node.context.job;
   node.context.environment["OPAL_PREFIX"] = "/opt/image";
   node.context.image = {{"OPAL_PREFIX", "/opt/image"}, {"I_MPI_ROOT", "/opt/intel"}};
   node.write("opt/ucx/lib/ucx/libuct_ib.so", "");
   const Edits edits = node.task();
   CHECK(edits.environment.unset == std::set<std::string>{"PMIX_INSTALL_PREFIX"});
-  CHECK(edits.notes == Names{"of an MPI of the host that the container does not have: PMIX_INSTALL_PREFIX is unset"});
+  CHECK(
+      edits.notes ==
+      Names{
+          "of an MPI of the host that the container does not have: PMIX_INSTALL_PREFIX is unset"});
   node.context.mpi = "host";
   CHECK(node.task().environment.unset.empty());
 }
@@ -264,7 +289,8 @@ TEST_CASE("Cray's launcher and an image that cannot talk to it") {
   node.context.job["SLURM_MPI_TYPE"] = "cray_shasta";
   node.context.job["PALS_SPOOL_DIR"] = "/var/spool/slurmd/mpi_cray_shasta/17.3";
   node.write("usr/lib/libmpich.so.12", "");
-  CHECK(has(node.create().warnings, "--mpi=cray_shasta and an image without Cray's PMI: ranks will not find each other"));
+  CHECK(has(node.create().warnings,
+            "--mpi=cray_shasta and an image without Cray's PMI: ranks will not find each other"));
   node.context.mpi = "host";
   CHECK(node.create().warnings.empty());
   node.context.mpi.clear();
@@ -275,15 +301,19 @@ TEST_CASE("Cray's launcher and an image that cannot talk to it") {
 TEST_CASE("Open MPI 5 has PMIx only, whatever libraries are there") {
   Node node;
   node.context.job["SLURM_MPI_TYPE"] = "pmi2";
-  for (const char* name : {"libmpi.so.40", "libpmi2.so.0"}) node.write(std::string("usr/lib/") + name, "");
+  for (const char* name : {"libmpi.so.40", "libpmi2.so.0"})
+    node.write(std::string("usr/lib/") + name, "");
   CHECK(node.create().warnings.empty());
   node.write("usr/lib/libopen-pal.so.80", "");
-  CHECK(node.create().warnings == Names{"the image has Open MPI 5, which has PMIx only: --mpi=pmi2 is not supported (hint: --mpi=pmix)"});
+  CHECK(node.create().warnings == Names{"the image has Open MPI 5, which has PMIx only: --mpi=pmi2 "
+                                        "is not supported (hint: --mpi=pmix)"});
 }
 
 TEST_CASE("Open MPI is found where vendors install it") {
-  for (const char* directory : {"opt/hpcx/ompi/lib", "opt/amazon/openmpi/lib64", "opt/amazon/openmpi5/lib64", "opt/openmpi/lib",
-                                "usr/lib/x86_64-linux-gnu/openmpi/lib", "usr/lib64/mpi/gcc/openmpi4/lib64", "opt/conda/lib", "opt/mine/lib"}) {
+  for (const char* directory :
+       {"opt/hpcx/ompi/lib", "opt/amazon/openmpi/lib64", "opt/amazon/openmpi5/lib64",
+        "opt/openmpi/lib", "usr/lib/x86_64-linux-gnu/openmpi/lib",
+        "usr/lib64/mpi/gcc/openmpi4/lib64", "opt/conda/lib", "opt/mine/lib"}) {
     Node node;
     node.context.image["LD_LIBRARY_PATH"] = "/nowhere:/opt/mine/lib";
     CHECK(node.create().notes.empty());
@@ -292,7 +322,8 @@ TEST_CASE("Open MPI is found where vendors install it") {
   }
   Node node;
   node.write("opt/mpich/lib/libmpi.so.12", "");
-  CHECK(node.create().notes == Names{"the image has MPICH or a derivative: use --mpi=pmi2 to connect ranks"});
+  CHECK(node.create().notes ==
+        Names{"the image has MPICH or a derivative: use --mpi=pmi2 to connect ranks"});
 }
 
 TEST_CASE("Intel MPI is given Slurm's libpmi2 of the node") {
@@ -306,22 +337,34 @@ TEST_CASE("Intel MPI is given Slurm's libpmi2 of the node") {
     REQUIRE(slurm_pmi_hook.create(node.context, edits));
     return edits;
   };
-  CHECK(has(start().warnings, "the image has Intel MPI, which finds Slurm by libpmi2.so.0: neither the image nor the node has it"));
-  const MadeElf library{.soname = "libpmi2.so.0", .needed = {"libc.so.6"}, .version_needs = {{"libc.so.6", {"GLIBC_2.34"}}}};
+  CHECK(has(start().warnings,
+            "the image has Intel MPI, which finds Slurm by libpmi2.so.0: neither the image nor the "
+            "node has it"));
+  const MadeElf library{.soname = "libpmi2.so.0",
+                        .needed = {"libc.so.6"},
+                        .version_needs = {{"libc.so.6", {"GLIBC_2.34"}}}};
   node.write("usr/lib64/libpmi2.so.0", library.bytes());
-  image.write("usr/lib/libc.so.6", MadeElf{.soname = "libc.so.6", .version_definitions = {"GLIBC_2.17", "GLIBC_2.31"}}.bytes());
-  CHECK(has(start().warnings, "Intel MPI cannot find Slurm: the node's libpmi2.so.0 needs GLIBC_2.34, but the image's C library goes up to 2.31"));
-  image.write("usr/lib/libc.so.6", MadeElf{.soname = "libc.so.6", .version_definitions = {"GLIBC_2.17", "GLIBC_2.34"}}.bytes());
+  image.write(
+      "usr/lib/libc.so.6",
+      MadeElf{.soname = "libc.so.6", .version_definitions = {"GLIBC_2.17", "GLIBC_2.31"}}.bytes());
+  CHECK(has(start().warnings,
+            "Intel MPI cannot find Slurm: the node's libpmi2.so.0 needs GLIBC_2.34, but the "
+            "image's C library goes up to 2.31"));
+  image.write(
+      "usr/lib/libc.so.6",
+      MadeElf{.soname = "libc.so.6", .version_definitions = {"GLIBC_2.17", "GLIBC_2.34"}}.bytes());
   const Edits edits = start();
   CHECK(edits.warnings.empty());
   REQUIRE(edits.libraries.size() == 1);
   CHECK_FALSE(edits.libraries[0].before);
   CHECK(edits.libraries[0].path == "/usr/lib/spank-container/pmi/libpmi2.so.0");
   image.write("usr/lib/spank-container/pmi/libpmi2.so.0", library.bytes());  // as mounted
-  node.context.job["I_MPI_PMI_LIBRARY"] = node.context.environment["I_MPI_PMI_LIBRARY"] = "/usr/lib64/libpmi2.so";
+  node.context.job["I_MPI_PMI_LIBRARY"] = node.context.environment["I_MPI_PMI_LIBRARY"] =
+      "/usr/lib64/libpmi2.so";
   const auto task = slurm_pmi_hook.task(node.context);
   CHECK(task->environment.unset.contains("I_MPI_PMI_LIBRARY"));
-  CHECK(task->environment.defaults.at("I_MPI_PMI_LIBRARY") == "/usr/lib/spank-container/pmi/libpmi2.so.0");
+  CHECK(task->environment.defaults.at("I_MPI_PMI_LIBRARY") ==
+        "/usr/lib/spank-container/pmi/libpmi2.so.0");
 
   node.context.image.clear();  // of another MPI: nothing comes
   const Edits other = start();
@@ -330,11 +373,14 @@ TEST_CASE("Intel MPI is given Slurm's libpmi2 of the node") {
   CHECK(other.mounts[0].target.empty());
 }
 
-TEST_CASE("an Open MPI 4 that was built with PMI-2 is given Slurm's libpmi2 of the node, one without is not") {
+TEST_CASE(
+    "an Open MPI 4 that was built with PMI-2 is given Slurm's libpmi2 of the node, one without is "
+    "not") {
   Node node;
   Node image;
   node.context.job["SLURM_MPI_TYPE"] = "pmi2";
-  node.write("usr/lib64/libpmi2.so.0", MadeElf{.soname = "libpmi2.so.0", .needed = {"libc.so.6"}}.bytes());
+  node.write("usr/lib64/libpmi2.so.0",
+             MadeElf{.soname = "libpmi2.so.0", .needed = {"libc.so.6"}}.bytes());
   image.write("usr/lib/libc.so.6", MadeElf{.soname = "libc.so.6"}.bytes());
   image.write("opt/hpcx/ompi/lib/libmpi.so.40", "");
   image.write("opt/hpcx/ompi/lib/openmpi/mca_pml_ob1.so", "");
@@ -346,7 +392,10 @@ TEST_CASE("an Open MPI 4 that was built with PMI-2 is given Slurm's libpmi2 of t
   };
   Edits edits = start();
   CHECK(edits.libraries.empty());
-  CHECK(edits.warnings == Names{"the image has Open MPI without PMI-2: --mpi=pmi2 is not supported (hint: --mpi=pmix)"});
+  CHECK(
+      edits.warnings ==
+      Names{
+          "the image has Open MPI without PMI-2: --mpi=pmi2 is not supported (hint: --mpi=pmix)"});
   image.write("usr/lib/libpmi2.so.0", "");  // of another program
   CHECK(start().warnings.size() == 1);
   fs::remove(image.root / "usr/lib/libpmi2.so.0");
@@ -360,16 +409,23 @@ TEST_CASE("an Open MPI 4 that was built with PMI-2 is given Slurm's libpmi2 of t
   image.write("usr/lib/spank-container/pmi/libpmi2.so.0", "");  // as mounted
   CHECK(slurm_pmi_hook.task(node.context)->environment.defaults.empty());
   fs::remove(node.root / "usr/lib64/libpmi2.so.0");
-  CHECK(has(start().warnings, "the image has Open MPI, which finds Slurm by libpmi2.so.0: neither the image nor the node has it"));
+  CHECK(has(start().warnings,
+            "the image has Open MPI, which finds Slurm by libpmi2.so.0: neither the image nor the "
+            "node has it"));
   image.write("usr/lib/libopen-pal.so.80", "");
-  CHECK(start().warnings == Names{"the image has Open MPI 5, which has PMIx only: --mpi=pmi2 is not supported (hint: --mpi=pmix)"});
+  CHECK(start().warnings == Names{"the image has Open MPI 5, which has PMIx only: --mpi=pmi2 is "
+                                  "not supported (hint: --mpi=pmix)"});
 }
 
-TEST_CASE("an image whose MPI is linked with libpmi2, as MVAPICH2 for Slurm is, is given that of the node") {
+TEST_CASE(
+    "an image whose MPI is linked with libpmi2, as MVAPICH2 for Slurm is, is given that of the "
+    "node") {
   Node node;
   Node image;
   node.context.job["SLURM_MPI_TYPE"] = "pmi2";
-  node.write("usr/lib64/libpmi2.so.0", MadeElf{.soname = "libpmi2.so.0", .needed = {"libc.so.6"}, .machine = kOwnMachine}.bytes());
+  node.write(
+      "usr/lib64/libpmi2.so.0",
+      MadeElf{.soname = "libpmi2.so.0", .needed = {"libc.so.6"}, .machine = kOwnMachine}.bytes());
   image.write("usr/lib/libc.so.6", MadeElf{.soname = "libc.so.6", .machine = kOwnMachine}.bytes());
   const auto start = [&] {
     Edits edits = node.prepare();
@@ -377,9 +433,14 @@ TEST_CASE("an image whose MPI is linked with libpmi2, as MVAPICH2 for Slurm is, 
     REQUIRE(slurm_pmi_hook.create(node.context, edits));
     return edits;
   };
-  image.write("usr/lib/libmpi.so.12", MadeElf{.soname = "libmpi.so.12", .needed = {"libc.so.6"}, .machine = kOwnMachine}.bytes());
+  image.write(
+      "usr/lib/libmpi.so.12",
+      MadeElf{.soname = "libmpi.so.12", .needed = {"libc.so.6"}, .machine = kOwnMachine}.bytes());
   CHECK(start().libraries.empty());
-  image.write("usr/lib/libmpi.so.12", MadeElf{.soname = "libmpi.so.12", .needed = {"libpmi2.so.0", "libc.so.6"}, .machine = kOwnMachine}.bytes());
+  image.write("usr/lib/libmpi.so.12", MadeElf{.soname = "libmpi.so.12",
+                                              .needed = {"libpmi2.so.0", "libc.so.6"},
+                                              .machine = kOwnMachine}
+                                          .bytes());
   const Edits edits = start();
   REQUIRE(edits.libraries.size() == 1);
   CHECK(edits.libraries[0].soname == "libpmi2.so.0");
@@ -390,7 +451,8 @@ TEST_CASE("an image whose MPI is linked with libpmi2, as MVAPICH2 for Slurm is, 
 
 TEST_CASE("slurm.conf with what it includes") {
   Node node;
-  node.write("etc/slurm/slurm.conf", "ClusterName=a\nInclude mpi-default.conf\ninclude /etc/site/more.conf\n");
+  node.write("etc/slurm/slurm.conf",
+             "ClusterName=a\nInclude mpi-default.conf\ninclude /etc/site/more.conf\n");
   node.write("etc/slurm/mpi-default.conf", "MpiDefault=pmix\n");
   node.write("etc/site/more.conf", "TmpFS=/fast\nInclude /etc/site/more.conf\n");  // a ring
   const std::string text = slurm_file(node.context, "slurm.conf");

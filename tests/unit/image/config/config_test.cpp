@@ -1,6 +1,6 @@
-#include "unit/test.hpp"
 #include "image/config/config.hpp"
 #include "image/config/config_example.hpp"
+#include "unit/test.hpp"
 
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -92,7 +92,8 @@ require_digest = true
   CHECK(config.https_proxy == "http://proxy:3128");
   CHECK(config.http_proxy == "proxy2:3128");
   CHECK(config.no_proxy == std::vector<std::string>{"localhost", ".example.org"});
-  CHECK(config.registry("reg.example.org").mirrors == std::vector<std::string>{"mirror:5000/hub", "[::1]:5000"});
+  CHECK(config.registry("reg.example.org").mirrors ==
+        std::vector<std::string>{"mirror:5000/hub", "[::1]:5000"});
   CHECK(config.registry("reg.example.org").mirror_tags);
   CHECK(config.registry("reg.example.org").login_servers.size() == 2);
   CHECK(config.registry("reg.example.org").require_digest);
@@ -111,22 +112,30 @@ require_digest = true
 }
 
 TEST_CASE("what nodes have is read for all, by partition and by feature") {
-  const auto config = parse_config("[nodes]\narch = \"amd64\"\n[partitions.\"gh-200\"]\narch = \"arm64\"\ngpu = \"nvidia\"\n"
-                                   "driver = \"550.54.15\"\nglibc = \"2.28\"\npmi = [\"pmix\", \"pmi2\"]\n[features.a100]\n", "c").value();
+  const auto config =
+      parse_config(
+          "[nodes]\narch = \"amd64\"\n[partitions.\"gh-200\"]\narch = \"arm64\"\ngpu = \"nvidia\"\n"
+          "driver = \"550.54.15\"\nglibc = \"2.28\"\npmi = [\"pmix\", \"pmi2\"]\n[features.a100]\n",
+          "c")
+          .value();
   CHECK(config.nodes.arch == "amd64");
   CHECK(config.nodes.gpu == "any");
   const NodesConfig& some = config.partitions.at("gh-200");
-  CHECK((some.arch == "arm64" && some.gpu == "nvidia" && some.driver == "550.54.15" && some.glibc == "2.28" && some.pmi.size() == 2));
+  CHECK((some.arch == "arm64" && some.gpu == "nvidia" && some.driver == "550.54.15" &&
+         some.glibc == "2.28" && some.pmi.size() == 2));
   CHECK(config.features.contains("a100"));
-  for (const std::string wrong : {"[partitions.a]\narch = \"x86 64\"\n", "[nodes]\ndriver = \"550.x\"\n", "[nodes]\ngpu = \"cuda\"\n",
-                                  "[features]\na = 1\n", "[partitions.a]\npmi = [\"\"]\n", "[partitions.a]\nunknown = 1\n", "[[nodes]]\n"}) {
+  for (const std::string wrong :
+       {"[partitions.a]\narch = \"x86 64\"\n", "[nodes]\ndriver = \"550.x\"\n",
+        "[nodes]\ngpu = \"cuda\"\n", "[features]\na = 1\n", "[partitions.a]\npmi = [\"\"]\n",
+        "[partitions.a]\nunknown = 1\n", "[[nodes]]\n"}) {
     INFO(wrong);
     CHECK(!parse_config(wrong, "c"));
   }
 }
 
 TEST_CASE("a mistake is named with its line and what was probably meant") {
-  CHECK(config_refused("\nwritabel = true", "line 2: writabel: unknown key (hint: did you mean \"writable\"?)"));
+  CHECK(config_refused("\nwritabel = true",
+                       "line 2: writabel: unknown key (hint: did you mean \"writable\"?)"));
   CHECK(config_refused("completely_different = 1", "unknown key (hint: the keys"));
   CHECK(config_refused("registrys = 1", "did you mean \"registries\"?"));
   CHECK(config_refused("writable = 1", "line 1: writable: expected true or false"));
@@ -134,20 +143,23 @@ TEST_CASE("a mistake is named with its line and what was probably meant") {
   CHECK(config_refused("writable = true\nmpi = 'd\xe9j\xe0'", "line 2: not UTF-8"));
   CHECK(config_refused("tag_ttl = \"5\"", "expected a whole number"));
   CHECK(config_refused("max_parallel_layers = 65", "from 0 to 64"));
-  CHECK(config_refused("squashfs = \"always\"", "\"always\" is not allowed: expected auto, kernel, copy or fuse"));
+  CHECK(config_refused("squashfs = \"always\"",
+                       "\"always\" is not allowed: expected auto, kernel, copy or fuse"));
   CHECK(config_refused("pull = \"often\"", "newer, missing, always or never"));
   CHECK(config_refused("default_registry = \"a b\"", "HOST or HOST:PORT"));
   for (const char* size : {"", "0", "0%", "101%", "5X", "5GB", "-1", "G", "9999999999999"}) {
     CHECK(config_refused("upper_size = \"" + std::string(size) + "\"", "1% to 100%"));
   }
   CHECK(config_refused("[registries.\"a:b:c\"]\ninsecure = true", "is not HOST or HOST:PORT"));
-  CHECK(config_refused("[registries.\"r:1\"]\ninsecur = true",
-                       "line 2: registries.\"r:1\".insecur: unknown key (hint: did you mean \"insecure\"?)"));
+  CHECK(config_refused(
+      "[registries.\"r:1\"]\ninsecur = true",
+      "line 2: registries.\"r:1\".insecur: unknown key (hint: did you mean \"insecure\"?)"));
   CHECK(config_refused("[registries.\"r:1\"]\nca = \"x\"", "absolute path"));
   CHECK(config_refused("[registries.\"r:1\"]\n[registries.\"R:1\"]", "duplicate entry"));
   CHECK(config_refused("[registries.\"r:1\"]\nmirrors = \"m\"", "expected a list"));
   CHECK(config_refused("[registries.\"r:1\"]\nmirrors = [\"m:1/../x\"]", "HOST[:PORT][/PREFIX]"));
-  CHECK(config_refused("[registries.\"r:1\"]\nmirrors = [\"https://m:1\"]", "HOST[:PORT][/PREFIX]"));
+  CHECK(
+      config_refused("[registries.\"r:1\"]\nmirrors = [\"https://m:1\"]", "HOST[:PORT][/PREFIX]"));
   CHECK(config_refused("[registries.\"r:1\"]\nlogin_servers = [5]", "expected text in quotes"));
   CHECK(config_refused("allowed_registries = [\"*\"]", "*.DOMAIN"));
   CHECK(config_refused("https_proxy = \"ftp://x\"", "expected http://HOST:PORT"));
@@ -224,26 +236,37 @@ check_at_submit = true
   std::string all;  // of what is given
   std::istringstream lines(records(given));
   for (std::string line; std::getline(lines, line);) {
-    if (given.find("\n" + line.substr(0, line.find('=')) + " = ") != std::string::npos) all += line + "\n";
+    if (given.find("\n" + line.substr(0, line.find('=')) + " = ") != std::string::npos)
+      all += line + "\n";
   }
   CHECK(all ==
-        "remap_root=true\nentrypoint=task\nentrypoint_timeout=5\nslurm=true\nbatch=steps\ncontainer_scope=job\nmessages=pyxis\n"
-        "error_report=false\ntask_prolog_on_host=true\nmounts=/a:/b:ro\nmounts=tmpfs:/c\nenv=A=b=c\nenv=_=\nkeep_env=A\n"
-        "keep_env=B_*\nallowed_paths=/images\nfeatures_off=container-save\nfeatures_off=container-name\nmax_tmpfs_size=10%\n"
-        "importer=/opt/importer\ngpu=off\ngpu_devices=accessible\ngpu_numbers=file\ndriver_root=/opt/driver\nprefer_cdi=true\n"
+        "remap_root=true\nentrypoint=task\nentrypoint_timeout=5\nslurm=true\nbatch="
+        "steps\ncontainer_scope=job\nmessages=pyxis\n"
+        "error_report=false\ntask_prolog_on_host=true\nmounts=/a:/b:ro\nmounts=tmpfs:/"
+        "c\nenv=A=b=c\nenv=_=\nkeep_env=A\n"
+        "keep_env=B_*\nallowed_paths=/"
+        "images\nfeatures_off=container-save\nfeatures_off=container-name\nmax_tmpfs_size=10%\n"
+        "importer=/opt/importer\ngpu=off\ngpu_devices=accessible\ngpu_numbers=file\ndriver_root=/"
+        "opt/driver\nprefer_cdi=true\n"
         "cuda_compat=false\nmpi=host\n"
-        "mpi_abi=strict\nmpi_libraries=/opt/mpi/libmpi.so.40\nmpi_dependencies=/opt/mpi/libopen-pal.so.40\n"
+        "mpi_abi=strict\nmpi_libraries=/opt/mpi/libmpi.so.40\nmpi_dependencies=/opt/mpi/"
+        "libopen-pal.so.40\n"
         "mpi_dependencies=/opt/mpi/libucp.so.0\nmpi_mounts=/opt/mpi:/opt/mpi:ro\n"
-        "mpi_env=LD_PRELOAD=libmpi_gtl_cuda.so.0\nfabric=require\nfabric_libraries=/opt/libnccl-net.so\n"
-        "fabric_devices=mlx5_[0-9]\nfabric_devices=0000:1b:00.?\nfallback_libraries=/usr/lib64/libnl-3.so.200\nframeworks=false\npython_user_base=false\nhooks_off=50-nccl\nhook_timeout=7\n"
+        "mpi_env=LD_PRELOAD=libmpi_gtl_cuda.so.0\nfabric=require\nfabric_libraries=/opt/"
+        "libnccl-net.so\n"
+        "fabric_devices=mlx5_[0-9]\nfabric_devices=0000:1b:00.?\nfallback_libraries=/usr/lib64/"
+        "libnl-3.so.200\nframeworks=false\npython_user_base=false\nhooks_off=50-nccl\nhook_timeout="
+        "7\n"
         "user_hooks=true\nenroot_compat=true\ncheck_at_submit=true\n");
 }
 
 TEST_CASE("what only the user's side does is checked too") {
   CHECK(config_refused("features_off = [\"container-save\",\n\"container-savee\"]",
                        "line 2: features_off: \"container-savee\" is not allowed"));
-  CHECK(config_refused("features_off = [\"--container-save\"]", "did you mean \"container-save\"?"));
-  CHECK(config_refused("entrypoint = \"nodes\"", "expected no, node or task (hint: did you mean \"node\"?)"));
+  CHECK(
+      config_refused("features_off = [\"--container-save\"]", "did you mean \"container-save\"?"));
+  CHECK(config_refused("entrypoint = \"nodes\"",
+                       "expected no, node or task (hint: did you mean \"node\"?)"));
   CHECK(config_refused("entrypoint = true", "expected text in quotes"));
   CHECK(config_refused("mounts = [\"data:/x\"]", "SRC[:DST[:FLAGS]]"));
   CHECK(config_refused("mounts = [\"/a\\n:/x\"]", "SRC[:DST[:FLAGS]]"));
@@ -260,7 +283,8 @@ TEST_CASE("what only the user's side does is checked too") {
 TEST_CASE("files of config.d count more than config.toml, later ones more than earlier ones") {
   const Scratch scratch;
   scratch.write("config.toml",
-                "tag_ttl = 1\npublic_ttl = 1\nstall_timeout = 1\nenv = [\"A=1\"]\n[registries.\"r:1\"]\ninsecure = true\n");
+                "tag_ttl = 1\npublic_ttl = 1\nstall_timeout = 1\nenv = "
+                "[\"A=1\"]\n[registries.\"r:1\"]\ninsecure = true\n");
   scratch.write("config.d/20-b.toml", "tag_ttl = 3\n[registries.\"r:1\"]\nblocked = true\n");
   scratch.write("config.d/10-a.toml", "tag_ttl = 2\npublic_ttl = 2\nenv = []\n");
   scratch.write("config.d/30-c.toml~", "nonsense");
@@ -293,13 +317,15 @@ TEST_CASE("a directory above a configuration that others can write is refused") 
   };
   CHECK(refusal() == "accepted");
   ::chmod(scratch.path("config.d").c_str(), 0777);
-  CHECK(refusal().find("config.d\" is writable by others (hint: chmod go-w it)") != std::string::npos);
+  CHECK(refusal().find("config.d\" is writable by others (hint: chmod go-w it)") !=
+        std::string::npos);
   ::chmod(scratch.path("config.d").c_str(), 0755);
   ::chmod(scratch.path("config.d/a.toml").c_str(), 0664);
   CHECK(refusal().find("config.d/a.toml\": is writable by others") != std::string::npos);
   ::chmod(scratch.path("config.d/a.toml").c_str(), 0644);
   ::chmod(scratch.path("").c_str(), 0775);
-  CHECK(refusal().find("\": directory \"" + scratch.directory + "\" is writable by others") != std::string::npos);
+  CHECK(refusal().find("\": directory \"" + scratch.directory + "\" is writable by others") !=
+        std::string::npos);
   ::chmod(scratch.path("").c_str(), 0755);
   CHECK(refusal() == "accepted");
 }
@@ -313,7 +339,10 @@ TEST_CASE("a link to a configuration is as good as the directories that it leads
   REQUIRE(::symlink(other.path("loose/step.toml").c_str(), site.path("config.toml").c_str()) == 0);
   CHECK(read_config(site.path("config.toml")).value().tag_ttl == 3);
   ::chmod(other.path("loose").c_str(), 0777);
-  CHECK(read_config(site.path("config.toml")).error().message().find("loose\" is writable by others") != std::string::npos);
+  CHECK(read_config(site.path("config.toml"))
+            .error()
+            .message()
+            .find("loose\" is writable by others") != std::string::npos);
   ::unlink(site.path("config.toml").c_str());
   REQUIRE(::symlink("config.toml", site.path("config.toml").c_str()) == 0);
   CHECK(read_config(site.path("config.toml")).error().sys_errno() == ELOOP);
@@ -328,7 +357,8 @@ TEST_CASE("every row has a meaning, and a default that it allows") {
       const std::string text = row.default_text;
       if (row.check != nullptr && !text.empty()) CHECK(row.check(text));
       const bool has_words = std::string(row.type).find(", ") != std::string::npos;
-      if (has_words) CHECK((", " + std::string(row.type) + ",").find(", " + text + ",") != std::string::npos);
+      if (has_words)
+        CHECK((", " + std::string(row.type) + ",").find(", " + text + ",") != std::string::npos);
     }
   };
   check(kConfigKeys);
@@ -348,7 +378,8 @@ TEST_CASE("the example that is installed has every key with its default") {
     text.erase(sign + 1, 1);
     keys += text[sign + 1] != '[';
   }
-  CHECK(keys == std::size(kConfigKeys) + std::size(kSiteKeys) + std::size(kStoreKeys) + std::size(kSharedKeys) + std::size(kPeersKeys) + std::size(kNodesKeys) +
+  CHECK(keys == std::size(kConfigKeys) + std::size(kSiteKeys) + std::size(kStoreKeys) +
+                    std::size(kSharedKeys) + std::size(kPeersKeys) + std::size(kNodesKeys) +
                     std::size(kRegistryKeys));
   const auto config = parse_config(text, "config.toml.example").value();
   CHECK(config.registries.size() == 1);
@@ -380,26 +411,60 @@ bool is_read_alike(const std::vector<std::string>& texts) {
 TEST_CASE("srun reads plain TOML as the configuration is read") {
   CHECK(is_read_alike({""}));
   CHECK(is_read_alike({config_example()}));
-  CHECK(is_read_alike({"features_off = [\"container-save\", 'container-name']\nimporter = \"/x\"\ncheck_at_submit = true"}));
+  CHECK(
+      is_read_alike({"features_off = [\"container-save\", 'container-name']\nimporter = "
+                     "\"/x\"\ncheck_at_submit = true"}));
   CHECK(is_read_alike({"pull = 'missing'\n", "pull = \"always\""}));
-  CHECK(is_read_alike({"# a = \"\n\r\n \"features_off\" = [ # first\n\n 'container-save' , # \"]\n]\t# last\r\ntag_ttl = 1_0\n"}));
-  CHECK(is_read_alike({"allowed_registries = [\"a:1\", \"*.b.c\",]\ndefault_registry = 'r:5000'\n[store]\nmax_size = \"1T\"\n"
-                       "[ registries . \"Node:1\" ]\nblocked = true\nca = \"/a#b\"\n[registries.other]\nblocked = false\n"}));
-  CHECK(is_read_alike({"features_off = [\"container-save\"]\n[registries.a]\nblocked = true\n[registries.b]\nblocked = true\n",
-                       "features_off = []\n[registries.a]\nblocked = false\n"}));
-  CHECK(is_read_alike({"[peers]\nsrun_ports = \"61000-61099\"\nfanout = 3\nports = '5000-5001'\n[shared]\npull_at_submit = \"/x\"", "[peers]\nfanout = 4"}));
+  CHECK(
+      is_read_alike({"# a = \"\n\r\n \"features_off\" = [ # first\n\n 'container-save' , # "
+                     "\"]\n]\t# last\r\ntag_ttl = 1_0\n"}));
+  CHECK(
+      is_read_alike({"allowed_registries = [\"a:1\", \"*.b.c\",]\ndefault_registry = "
+                     "'r:5000'\n[store]\nmax_size = \"1T\"\n"
+                     "[ registries . \"Node:1\" ]\nblocked = true\nca = "
+                     "\"/a#b\"\n[registries.other]\nblocked = false\n"}));
+  CHECK(
+      is_read_alike({"features_off = [\"container-save\"]\n[registries.a]\nblocked = "
+                     "true\n[registries.b]\nblocked = true\n",
+                     "features_off = []\n[registries.a]\nblocked = false\n"}));
+  CHECK(
+      is_read_alike({"[peers]\nsrun_ports = \"61000-61099\"\nfanout = 3\nports = "
+                     "'5000-5001'\n[shared]\npull_at_submit = \"/x\"",
+                     "[peers]\nfanout = 4"}));
   CHECK(plain({}).known == SubmitRules::Known::none);
   CHECK(plain({""}).known == SubmitRules::Known::all);
 }
 
 TEST_CASE("what is more than plain TOML is left to scontainer") {
-  for (const char* text :
-       {"registries.\"a\".blocked = true", "registries = { a = { blocked = true } }",
-        "features_off = \"\"\"container-save\"\"\"", "features_off = ['''container-save''']",
-        "features_off = [\"container\\u002dsave\"]", "features_off = \"container-save\"", "features_off = [true]",
-        "features_off = [\"a\" \"b\"]", "features_off = [\"container-save\"", "check_at_submit = \"yes\"", "check_at_submit = 1", "pull = \"sometimes\"", "pull = true",
-        "importer = /opt/x", "importer = \"/opt", "[registries.\"a b\"]\nblocked = true", "[[registries]]", "[registries.\"a\"",
-        "[registries.\"a\"]\nblocked = 1", "writable", "writable =", "= true", "writable = true false", "a.b = 1", "[peers]\nfanout = 0x2", "[peers]\nfanout = \"2\"", "[peers]\nsrun_ports = 5000", "[shared]\npull_at_submit = 1", "[peers]\nsrun_ports = \"5000\""}) {
+  for (const char* text : {"registries.\"a\".blocked = true",
+                           "registries = { a = { blocked = true } }",
+                           "features_off = \"\"\"container-save\"\"\"",
+                           "features_off = ['''container-save''']",
+                           "features_off = [\"container\\u002dsave\"]",
+                           "features_off = \"container-save\"",
+                           "features_off = [true]",
+                           "features_off = [\"a\" \"b\"]",
+                           "features_off = [\"container-save\"",
+                           "check_at_submit = \"yes\"",
+                           "check_at_submit = 1",
+                           "pull = \"sometimes\"",
+                           "pull = true",
+                           "importer = /opt/x",
+                           "importer = \"/opt",
+                           "[registries.\"a b\"]\nblocked = true",
+                           "[[registries]]",
+                           "[registries.\"a\"",
+                           "[registries.\"a\"]\nblocked = 1",
+                           "writable",
+                           "writable =",
+                           "= true",
+                           "writable = true false",
+                           "a.b = 1",
+                           "[peers]\nfanout = 0x2",
+                           "[peers]\nfanout = \"2\"",
+                           "[peers]\nsrun_ports = 5000",
+                           "[shared]\npull_at_submit = 1",
+                           "[peers]\nsrun_ports = \"5000\""}) {
     INFO(text);
     CHECK(plain({text}).known == SubmitRules::Known::some);
     CHECK(plain({"", text, ""}).known == SubmitRules::Known::some);

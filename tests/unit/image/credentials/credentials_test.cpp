@@ -1,5 +1,5 @@
-#include "unit/test.hpp"
 #include "image/credentials/credentials.hpp"
+#include "unit/test.hpp"
 
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -22,14 +22,15 @@ using namespace spc::test;
 
 namespace {
 
-/// A home of its own, with the environment that leads there, and a directory of programs in front of PATH.
+/// A home of its own, with the environment that leads there, and a directory of programs in front
+/// of PATH.
 class Home {
  public:
   Home() {
     char name[] = "/tmp/spc-home-XXXXXX";
     path = ::mkdtemp(name);
-    for (const char* variable :
-         {"REGISTRY_AUTH_FILE", "XDG_RUNTIME_DIR", "XDG_CONFIG_HOME", "DOCKER_CONFIG", "ENROOT_CONFIG_PATH"}) {
+    for (const char* variable : {"REGISTRY_AUTH_FILE", "XDG_RUNTIME_DIR", "XDG_CONFIG_HOME",
+                                 "DOCKER_CONFIG", "ENROOT_CONFIG_PATH"}) {
       ::unsetenv(variable);
     }
     ::setenv("HOME", path.c_str(), 1);
@@ -48,21 +49,27 @@ class Home {
     ::chmod(file.c_str(), mode);
     return file;
   }
-  void program(const std::string& name, const std::string& script) const { write("bin/" + name, "#!/bin/sh\n" + script, 0755); }
+  void program(const std::string& name, const std::string& script) const {
+    write("bin/" + name, "#!/bin/sh\n" + script, 0755);
+  }
   std::string path;
   std::string old_path;
 };
 
-std::string entry(const std::string& user_and_password) { return "{\"auth\":\"" + base64(user_and_password) + "\"}"; }
+std::string entry(const std::string& user_and_password) {
+  return "{\"auth\":\"" + base64(user_and_password) + "\"}";
+}
 std::string auths(const std::string& registry, const std::string& user_and_password) {
   return "{\"auths\":{\"" + registry + "\":" + entry(user_and_password) + "}}";
 }
 
-Result<std::optional<RegistrySecret>> find(const std::string& image, const std::string& user = "", Lines* lines = nullptr) {
+Result<std::optional<RegistrySecret>> find(const std::string& image, const std::string& user = "",
+                                           Lines* lines = nullptr) {
   Lines unused;
   const auto reference = ImageReference::parse(image);
   REQUIRE(reference);
-  return find_credentials(CredentialPlaces::of_user(), *reference, user, lines != nullptr ? *lines : unused);
+  return find_credentials(CredentialPlaces::of_user(), *reference, user,
+                          lines != nullptr ? *lines : unused);
 }
 
 /// USER:PASSWORD, `none`, or the message.
@@ -79,7 +86,11 @@ std::string answer(const std::string& image, const std::string& user = "", Lines
 }  // namespace
 
 TEST_CASE("base64 is that of RFC 4648") {
-  for (const auto& [plain, text] : {std::pair("", ""), {"f", "Zg=="}, {"fo", "Zm8="}, {"foo", "Zm9v"}, {"foobar", "Zm9vYmFy"}}) {
+  for (const auto& [plain, text] : {std::pair("", ""),
+                                    {"f", "Zg=="},
+                                    {"fo", "Zm8="},
+                                    {"foo", "Zm9v"},
+                                    {"foobar", "Zm9vYmFy"}}) {
     CHECK(base64(plain) == text);
     CHECK(from_base64(text) == std::string(plain));
   }
@@ -118,7 +129,9 @@ TEST_CASE("the first place that knows the registry counts") {
 }
 
 TEST_CASE("a name fits its registry and nothing else") {
-  const auto fit = [](const char* key, const char* image) { return fit_of(key, ImageReference::parse(image).value()); };
+  const auto fit = [](const char* key, const char* image) {
+    return fit_of(key, ImageReference::parse(image).value());
+  };
   CHECK(fit("https://index.docker.io/v1/", "ubuntu") == 1);
   CHECK(fit("docker.io", "docker.io/a/b") == 1);
   CHECK(fit("registry-1.docker.io", "ubuntu") == 1);
@@ -151,7 +164,8 @@ TEST_CASE("every form of an entry in auths is understood") {
   CHECK(answer("reg:2/a") == "identity i.t");
   CHECK(answer("reg:3/a") == "registry r.t");
   CHECK(answer("reg:4/a") == "none");
-  CHECK(has(answer("reg:5/a"), "/.docker/config.json\": entry \"reg:5\": \"auth\" is not USER:PASSWORD in base64"));
+  CHECK(has(answer("reg:5/a"),
+            "/.docker/config.json\": entry \"reg:5\": \"auth\" is not USER:PASSWORD in base64"));
   CHECK(has(answer("reg:6/a"), "is not an object"));
   CHECK(has(answer("reg:7/a"), "auth"));
   CHECK(answer("reg:8/team/x") == "team:t");
@@ -180,10 +194,12 @@ TEST_CASE("a file that cannot be used is named, and does not hide another one") 
 
 TEST_CASE("credential helpers are asked about one registry, without a shell") {
   Home home;
-  home.program("docker-credential-good", "read server; echo \"$1 $server\" >>" + home.path +
-                                             "/asked; echo '{\"ServerURL\":\"x\",\"Username\":\"h\",\"Secret\":\"s\"}'\n");
+  home.program("docker-credential-good",
+               "read server; echo \"$1 $server\" >>" + home.path +
+                   "/asked; echo '{\"ServerURL\":\"x\",\"Username\":\"h\",\"Secret\":\"s\"}'\n");
   home.program("docker-credential-token", "echo '{\"Username\":\"<token>\",\"Secret\":\"idt\"}'");
-  home.program("docker-credential-empty", "echo 'credentials not found in native keychain'; exit 1");
+  home.program("docker-credential-empty",
+               "echo 'credentials not found in native keychain'; exit 1");
   home.program("docker-credential-broken", "echo 'no \033[31mkeyring' >&2; exit 3");
   home.program("docker-credential-html", "echo '<html>'");
   home.program("docker-credential-endless", "exec cat /dev/zero");
@@ -200,19 +216,22 @@ TEST_CASE("credential helpers are asked about one registry, without a shell") {
   CHECK(answer("reg:3/a") == "identity idt");
   CHECK(answer("reg:4/a") == "none");
   const std::string broken = answer("reg:5/a");
-  CHECK(
-      has(broken,
-          "credential helper \"docker-credential-broken\" about \"reg:5\": exited with status 3 (it says: no \\x1b[31mkeyring)"));
+  CHECK(has(broken,
+            "credential helper \"docker-credential-broken\" about \"reg:5\": exited with status 3 "
+            "(it says: no \\x1b[31mkeyring)"));
   CHECK(has(answer("reg:6/a"), "docker-credential-html"));
   CHECK(has(answer("reg:7/a"), "wrote more than 64 KiB"));
   CHECK(has(answer("reg:8/a"), "\"../evil\" is not the name of a credential helper"));
   CHECK(has(answer("reg:9/a"), "a helper is not a string"));
-  // A helper for all registries that is not installed matters where docker has noted that it knows the registry.
+  // A helper for all registries that is not installed matters where docker has noted that it knows
+  // the registry.
   CHECK(has(answer("reg:2/a"), "not found in PATH"));
   CHECK(answer("reg:99/a") == "none");
 }
 
-TEST_CASE("a program that hangs is killed with what it started, one that leaves an agent behind is not waited for") {
+TEST_CASE(
+    "a program that hangs is killed with what it started, one that leaves an agent behind is not "
+    "waited for") {
   Home home;
   home.program("hangs", "sleep 60 & echo $! >" + home.path + "/pid; wait");
   const auto began = std::chrono::steady_clock::now();
@@ -222,17 +241,22 @@ TEST_CASE("a program that hangs is killed with what it started, one that leaves 
   pid_t pid = 0;
   std::ifstream(home.path + "/pid") >> pid;
   REQUIRE(pid > 0);
-  for (int i = 0; i < 100 && std::filesystem::exists("/proc/" + std::to_string(pid) + "/exe"); ++i) ::usleep(10'000);
+  for (int i = 0; i < 100 && std::filesystem::exists("/proc/" + std::to_string(pid) + "/exe"); ++i)
+    ::usleep(10'000);
   std::error_code ignored;
-  CHECK_FALSE(std::filesystem::exists(std::filesystem::read_symlink("/proc/" + std::to_string(pid) + "/exe", ignored)));
+  CHECK_FALSE(std::filesystem::exists(
+      std::filesystem::read_symlink("/proc/" + std::to_string(pid) + "/exe", ignored)));
   home.program("agent", "sleep 3 & echo done");
   const auto left = run_command({"agent"}, "", std::chrono::seconds(20));
   REQUIRE(left);
   CHECK(left->out.text() == "done\n");
   CHECK(std::chrono::steady_clock::now() - began < std::chrono::seconds(3));
   home.program("descriptors", "ls /proc/self/fd | tr '\\n' ' '");
-  const int extra = ::open("/dev/null", O_RDONLY);  // not close-on-exec, as descriptor 3 of the process that reads for the user
-  CHECK(run_command({"descriptors"}, "").value().out.text() == "0 1 2 3 ");  // 3: ls reads the directory
+  const int extra = ::open(
+      "/dev/null",
+      O_RDONLY);  // not close-on-exec, as descriptor 3 of the process that reads for the user
+  CHECK(run_command({"descriptors"}, "").value().out.text() ==
+        "0 1 2 3 ");  // 3: ls reads the directory
   ::close(extra);
   CHECK_FALSE(run_command({"/nonexistent/program"}, ""));
 }
@@ -240,8 +264,9 @@ TEST_CASE("a program that hangs is killed with what it started, one that leaves 
 TEST_CASE("enroot's credentials are understood as enroot does") {
   Home home;
   const auto expand = [&](const std::string& password, bool may_run = true) -> std::string {
-    const auto found = secret_in_enroot("machine nvcr.io login $oauthtoken password " + password + "\n", "/h/.credentials",
-                                        ImageReference::parse("nvcr.io/nvidia/cuda").value(), "", may_run);
+    const auto found = secret_in_enroot(
+        "machine nvcr.io login $oauthtoken password " + password + "\n", "/h/.credentials",
+        ImageReference::parse("nvcr.io/nvidia/cuda").value(), "", may_run);
     if (!found) return found.error().message();
     return (*found)->username + " " + (*found)->password.text();
   };
@@ -250,7 +275,8 @@ TEST_CASE("enroot's credentials are understood as enroot does") {
   ::setenv("SPC_TEST_TOKEN", "from-environment", 1);
   CHECK(expand("$SPC_TEST_TOKEN") == "$oauthtoken from-environment");
   CHECK(expand("${SPC_TEST_TOKEN}") == "$oauthtoken from-environment");
-  CHECK(has(expand("$SPC_TEST_NOT_SET"), "\"/h/.credentials\", line 1: the variable \"SPC_TEST_NOT_SET\" is not set"));
+  CHECK(has(expand("$SPC_TEST_NOT_SET"),
+            "\"/h/.credentials\", line 1: the variable \"SPC_TEST_NOT_SET\" is not set"));
   home.program("cloud", "echo cloud-$1-$#");
   CHECK(expand("$(cloud print-access-token)") == "$oauthtoken cloud-print-access-token-1");
   CHECK(expand("$(cloud x | tr -d '\"' | tr c k)") == "$oauthtoken kloud-x-1");
@@ -261,14 +287,17 @@ TEST_CASE("enroot's credentials are understood as enroot does") {
   CHECK(has(expand("$(true)"), "the password is empty"));
   CHECK(has(expand("$(no-such-program x)"), "not found in PATH"));
 
-  const auto found = [](const std::string& text, const std::string& image, const std::string& user = "") -> std::string {
-    const auto secret = secret_in_enroot(text, "f", ImageReference::parse(image).value(), user, true);
+  const auto found = [](const std::string& text, const std::string& image,
+                        const std::string& user = "") -> std::string {
+    const auto secret =
+        secret_in_enroot(text, "f", ImageReference::parse(image).value(), user, true);
     if (!secret) return secret.error().message();
     return *secret ? (*secret)->username : "none";
   };
   const std::string lines =
       "machine auth.docker.io login hub password p\nmachine reg login plain password p\n"
-      "machine reg:5001 login ported password p\nmachine two login a password p\nmachine two login b password p";
+      "machine reg:5001 login ported password p\nmachine two login a password p\nmachine two login "
+      "b password p";
   CHECK(found(lines, "ubuntu") == "hub");
   CHECK(found(lines, "reg:5000/x") == "plain");
   CHECK(found(lines, "reg:5001/x") == "plain");
@@ -277,13 +306,15 @@ TEST_CASE("enroot's credentials are understood as enroot does") {
   CHECK(found(lines, "two:1/x", "c") == "none");
   CHECK(found(lines, "three:1/x") == "none");
   CHECK(found("default login everybody password p", "reg:1/x") == "none");
-  CHECK(has(found("machine reg:1 password p", "reg:1/x"), "machine HOST login USER password PASSWORD"));
+  CHECK(has(found("machine reg:1 password p", "reg:1/x"),
+            "machine HOST login USER password PASSWORD"));
 }
 
 TEST_CASE("a question about another registry than the image's is refused") {
   Home home;
-  home.write(".docker/config.json",
-             R"({"auths":{"reg:1":{"username":"u","password":"p"},"reg:2":{"username":"v","password":"q"}}})");
+  home.write(
+      ".docker/config.json",
+      R"({"auths":{"reg:1":{"username":"u","password":"p"},"reg:2":{"username":"v","password":"q"}}})");
   const auto image = ImageReference::parse("reg:1/a").value();
   auto [import_side, user_side] = socket_pair().value();
   Lines log;
@@ -315,13 +346,15 @@ TEST_CASE("a login is kept where it will be found, and only by its user") {
   RegistrySecret secret;
   secret.username = "alice";
   secret.password = SecretText("p:1");
-  CHECK(store_credentials(places(), "reg:5000", secret, log).value() == home.path + "/.docker/config.json");
+  CHECK(store_credentials(places(), "reg:5000", secret, log).value() ==
+        home.path + "/.docker/config.json");
   CHECK(answer("reg:5000/a") == "alice:p:1");
-  CHECK((std::filesystem::status(home.path + "/.docker/config.json").permissions() & std::filesystem::perms::all) ==
-        std::filesystem::perms(0600));
+  CHECK((std::filesystem::status(home.path + "/.docker/config.json").permissions() &
+         std::filesystem::perms::all) == std::filesystem::perms(0600));
   // Others' entries, their order and a link stay.
-  home.write("dotfiles/config.json",
-             R"({"zeta":[1,2],"auths":{"other:1":{"auth":"eDp5"},"https://index.docker.io/v1/":{"auth":"eDp5"}},"alpha":true})");
+  home.write(
+      "dotfiles/config.json",
+      R"({"zeta":[1,2],"auths":{"other:1":{"auth":"eDp5"},"https://index.docker.io/v1/":{"auth":"eDp5"}},"alpha":true})");
   std::filesystem::remove(home.path + "/.docker/config.json");
   std::filesystem::create_symlink("../dotfiles/config.json", home.path + "/.docker/config.json");
   REQUIRE(store_credentials(places(), "registry-1.docker.io", secret, log));
@@ -334,7 +367,8 @@ TEST_CASE("a login is kept where it will be found, and only by its user") {
   CHECK(text.find("index.docker.io") == text.rfind("index.docker.io"));
   // What is looked at first must not hide the new login.
   home.write("run/containers/auth.json", auths("reg:5000", "old:o"));
-  CHECK(store_credentials(places(), "reg:5000", secret, log).value() == home.path + "/run/containers/auth.json");
+  CHECK(store_credentials(places(), "reg:5000", secret, log).value() ==
+        home.path + "/run/containers/auth.json");
   CHECK(answer("reg:5000/a") == "alice:p:1");
   secret.identity_token = SecretText("idt");
   REQUIRE(store_credentials(places(), "reg:5000", secret, log));
@@ -348,7 +382,8 @@ TEST_CASE("a login is kept where it will be found, and only by its user") {
   CHECK(answer("other:1/a") == "x:y");
   CHECK(remove_credentials(places(), "nowhere:1", log).value().empty());
   for (const auto& entry : std::filesystem::recursive_directory_iterator(home.path)) {
-    CHECK(entry.path().filename().string().find("json.") == std::string::npos);  // nothing temporary is left
+    CHECK(entry.path().filename().string().find("json.") ==
+          std::string::npos);  // nothing temporary is left
   }
   home.write("dotfiles/config.json", "{broken");
   CHECK(has(store_credentials(places(), "new:1", secret, log).error().message(), "is not JSON"));
@@ -359,16 +394,18 @@ TEST_CASE("a login is kept where it will be found, and only by its user") {
 TEST_CASE("a configured helper keeps the login, and the file only that it does") {
   Home home;
   Lines log;
-  home.program("docker-credential-store", "case $1 in store) cat >" + home.path + "/kept;; get) [ -e " + home.path +
-                                              "/kept ] && cat " + home.path +
-                                              "/kept || { echo credentials not found in native keychain; exit 1; };;"
-                                              " erase) rm " +
-                                              home.path + "/kept;; esac");
+  home.program("docker-credential-store",
+               "case $1 in store) cat >" + home.path + "/kept;; get) [ -e " + home.path +
+                   "/kept ] && cat " + home.path +
+                   "/kept || { echo credentials not found in native keychain; exit 1; };;"
+                   " erase) rm " +
+                   home.path + "/kept;; esac");
   const std::string path = home.write(".docker/config.json", R"({"credsStore":"store"})");
   RegistrySecret secret;
   secret.username = "alice";
   secret.password = SecretText("hidden");
-  CHECK(store_credentials(CredentialPlaces::of_user(), "reg:5000", secret, log).value() == "docker-credential-store");
+  CHECK(store_credentials(CredentialPlaces::of_user(), "reg:5000", secret, log).value() ==
+        "docker-credential-store");
   std::ifstream file(path);
   CHECK(std::string(std::istreambuf_iterator<char>(file), {}).find("hidden") == std::string::npos);
   CHECK(answer("reg:5000/a") == "alice:hidden");
@@ -376,5 +413,7 @@ TEST_CASE("a configured helper keeps the login, and the file only that it does")
   CHECK(removed == std::vector<std::string>{"docker-credential-store", path});
   CHECK(answer("reg:5000/a") == "none");
   home.program("docker-credential-store", "echo locked >&2; exit 1");
-  CHECK(has(store_credentials(CredentialPlaces::of_user(), "reg:5000", secret, log).error().message(), "it says: locked"));
+  CHECK(
+      has(store_credentials(CredentialPlaces::of_user(), "reg:5000", secret, log).error().message(),
+          "it says: locked"));
 }

@@ -37,10 +37,14 @@ std::string fact_of(const FactSheet& sheet, std::string_view what) {
 
 }  // namespace
 
-TEST_CASE("facts are looked for where libraries and packages lie, not in their documentation and metadata") {
+TEST_CASE(
+    "facts are looked for where libraries and packages lie, not in their documentation and "
+    "metadata") {
   const std::string packages = "opt/venv/lib/python3.12/site-packages/";
-  Paths files({"usr/lib/libnccl.so.2.21.5", "usr/include/libcudart.so.12.9.1", "usr/share/doc/x/libcudnn.so.9.1.0", packages + "torch-2.3.0+cu121.dist-info/",
-               packages + "torch-2.3.0+cu121.dist-info/jax-0.4.0.dist-info/", packages + "tests/libmpi.so.40.30.1", "usr/bin/python3.12"});
+  Paths files({"usr/lib/libnccl.so.2.21.5", "usr/include/libcudart.so.12.9.1",
+               "usr/share/doc/x/libcudnn.so.9.1.0", packages + "torch-2.3.0+cu121.dist-info/",
+               packages + "torch-2.3.0+cu121.dist-info/jax-0.4.0.dist-info/",
+               packages + "tests/libmpi.so.40.30.1", "usr/bin/python3.12"});
   const auto sheet = facts_of(files);
   REQUIRE(sheet);
   CHECK(fact_of(*sheet, "nccl") == "2.21.5");
@@ -52,14 +56,16 @@ TEST_CASE("facts are looked for where libraries and packages lie, not in their d
 TEST_CASE("a fact sheet is read back from settings, and what wrote it can do no harm") {
   const std::string end(1, '\0');
   CHECK(!facts_in("env=A=1" + end));
-  const auto sheet = facts_in("env=A=1" + end + fact_records({.facts = {{"cuda", "12.4"}, {"os", "Toy"}}, .labels = "{}"}));
+  const auto sheet = facts_in(
+      "env=A=1" + end + fact_records({.facts = {{"cuda", "12.4"}, {"os", "Toy"}}, .labels = "{}"}));
   REQUIRE(sheet);
   CHECK(sheet->facts.size() == facts_from({}).size());
   CHECK(sheet->facts.front().what == "os");
   CHECK(sheet->facts.front().value == "Toy");
   CHECK(sheet->labels == "{}");
 
-  const auto hostile = facts_in("fact=os=a\033[31m" + std::string(100'000, 'x') + end + "fact=unknown=1" + end + "fact=" + end);
+  const auto hostile = facts_in("fact=os=a\033[31m" + std::string(100'000, 'x') + end +
+                                "fact=unknown=1" + end + "fact=" + end);
   REQUIRE(hostile);
   CHECK(hostile->facts.size() == facts_from({}).size());
   CHECK(hostile->facts.front().value.size() < 400);
@@ -67,8 +73,10 @@ TEST_CASE("a fact sheet is read back from settings, and what wrote it can do no 
 }
 
 TEST_CASE("variables of a configuration tell what they are about") {
-  for (const Fact& fact : facts_of_variables({"CUDA_VERSION=12.4.1", "NV_CUDNN_VERSION=9.1", "CUDA_VERSIONS=1", "PATH=/bin"})) {
+  for (const Fact& fact : facts_of_variables(
+           {"CUDA_VERSION=12.4.1", "NV_CUDNN_VERSION=9.1", "CUDA_VERSIONS=1", "PATH=/bin"})) {
     INFO(fact.what);
-    CHECK(fact.value.empty() != (fact.what == "cuda" || fact.what == "cudnn" || fact.what == "driver"));
+    CHECK(fact.value.empty() !=
+          (fact.what == "cuda" || fact.what == "cudnn" || fact.what == "driver"));
   }
 }

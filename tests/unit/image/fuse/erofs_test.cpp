@@ -25,7 +25,8 @@ constexpr std::size_t kUnit = 128 << 10;
 constexpr fuse::Unpacker kLz4Only{
     [](std::uint16_t compressor) { return compressor == fuse::kLz4Compressor; },
     [](std::uint16_t, std::span<const std::byte> block, std::byte* into, std::size_t& size) {
-      const int got = LZ4_decompress_safe(reinterpret_cast<const char*>(block.data()), reinterpret_cast<char*>(into),
+      const int got = LZ4_decompress_safe(reinterpret_cast<const char*>(block.data()),
+                                          reinterpret_cast<char*>(into),
                                           static_cast<int>(block.size()), static_cast<int>(size));
       size = got < 0 ? 0 : static_cast<std::size_t>(got);
       return got > 0;
@@ -33,8 +34,10 @@ constexpr fuse::Unpacker kLz4Only{
 
 /// An image in memory, and its reader.
 struct Opened {
-  explicit Opened(const std::string& bytes, std::uint64_t offset = 0, const fuse::CacheLimits& limits = {})
-      : file(memory_file(bytes)), reader(fuse::open_image(file.get(), offset, bytes.size(), kLz4Only, limits)) {}
+  explicit Opened(const std::string& bytes, std::uint64_t offset = 0,
+                  const fuse::CacheLimits& limits = {})
+      : file(memory_file(bytes)),
+        reader(fuse::open_image(file.get(), offset, bytes.size(), kLz4Only, limits)) {}
 
   [[nodiscard]] fuse::ImageReader& operator*() const { return **reader; }
   [[nodiscard]] std::string why() const { return reader ? "no error" : reader.error().message(); }
@@ -57,7 +60,8 @@ std::string joined(const std::vector<fuse::Piece>& pieces) {
   for (const auto& piece : pieces) {
     if (piece.block) {
       REQUIRE(piece.offset + piece.size <= piece.block->size);
-      bytes.append(reinterpret_cast<const char*>(piece.block->bytes.get()) + piece.offset, piece.size);
+      bytes.append(reinterpret_cast<const char*>(piece.block->bytes.get()) + piece.offset,
+                   piece.size);
     } else {
       bytes.append(piece.size, '\0');
     }
@@ -74,11 +78,14 @@ ErofsTree everything() {
   }
   for (const std::size_t rest : {0U, 1U, 4095U, 4096U, 4097U, 8191U, 8192U, 100'000U}) {
     const auto text = half_random(kUnit, 1) + noise(kUnit) + half_random(kUnit, 3);
-    tree.file("sizes/packed " + std::to_string(rest), text + half_random(rest, 4), Stored::compressed);
+    tree.file("sizes/packed " + std::to_string(rest), text + half_random(rest, 4),
+              Stored::compressed);
   }
   tree.file("sizes/small packed", half_random(8191, 5), Stored::compressed);
-  tree.file("sizes/large packed", half_random(20 * kUnit + 5, 6), Stored::compressed).with("odd", "123");
-  tree.file("sizes/sparse", noise(kUnit) + std::string(2 * kUnit, '\0') + noise(70'001), Stored::chunks);
+  tree.file("sizes/large packed", half_random(20 * kUnit + 5, 6), Stored::compressed)
+      .with("odd", "123");
+  tree.file("sizes/sparse", noise(kUnit) + std::string(2 * kUnit, '\0') + noise(70'001),
+            Stored::chunks);
   tree.file("sizes/" + std::string(255, 'n'), "a long name", Stored::inlined, 0751);
   tree.hard_link("sizes/hard link", "sizes/packed 4097");
   tree.directory("sizes/sticky", 01777);
@@ -100,7 +107,8 @@ fuse::Inode found(fuse::ImageReader& reader, std::string_view path) {
   return inode;
 }
 
-/// Everything that can be asked of an inode and what is below it; how many of the questions met damage.
+/// Everything that can be asked of an inode and what is below it; how many of the questions met
+/// damage.
 unsigned damage_below(fuse::ImageReader& reader, std::uint64_t reference, int depth = 0) {
   const auto inode = reader.inode(reference);
   if (!inode) {
@@ -117,7 +125,8 @@ unsigned damage_below(fuse::ImageReader& reader, std::uint64_t reference, int de
   if (S_ISLNK((*inode)->mode)) count(reader.link_target(**inode));
   if (S_ISREG((*inode)->mode)) {
     const std::uint64_t size = (*inode)->size;
-    for (const std::uint64_t start : {std::uint64_t{0}, size / 2, size - std::min<std::uint64_t>(size, 3)}) {
+    for (const std::uint64_t start :
+         {std::uint64_t{0}, size / 2, size - std::min<std::uint64_t>(size, 3)}) {
       const auto pieces = reader.read(**inode, start, 150'000);
       count(pieces);
       if (pieces) CHECK(joined(*pieces).size() == std::min<std::uint64_t>(150'000, size - start));
@@ -127,7 +136,8 @@ unsigned damage_below(fuse::ImageReader& reader, std::uint64_t reference, int de
   const auto directory = reader.directory(**inode);
   count(directory);
   if (!directory || depth > 4) return damage;
-  for (const auto& entry : (*directory)->entries) damage += damage_below(reader, entry.reference, depth + 1);
+  for (const auto& entry : (*directory)->entries)
+    damage += damage_below(reader, entry.reference, depth + 1);
   return damage;
 }
 
@@ -138,20 +148,23 @@ unsigned damage_in(const std::string& image) {
 }
 
 /// All that is seen of an inode and what is below it.
-std::map<std::string, std::string> described(fuse::ImageReader& reader, std::uint64_t reference, const std::string& path = "") {
+std::map<std::string, std::string> described(fuse::ImageReader& reader, std::uint64_t reference,
+                                             const std::string& path = "") {
   const auto inode = *reader.inode(reference).value();
   std::string text = std::to_string(inode.mode) + ' ' + std::to_string(inode.mtime);
   const auto xattrs = reader.xattrs(inode).value();
   for (const auto& [name, value] : xattrs) text.append(" ").append(name).append("=").append(value);
   if (S_ISREG(inode.mode)) {
     const std::string data = joined(reader.read(inode, 0, 16 << 20).value());
-    text += ' ' + std::to_string(inode.links) + ' ' + std::to_string(data.size()) + ' ' + std::to_string(std::hash<std::string>()(data));
+    text += ' ' + std::to_string(inode.links) + ' ' + std::to_string(data.size()) + ' ' +
+            std::to_string(std::hash<std::string>()(data));
   }
   if (S_ISLNK(inode.mode)) text += ' ' + reader.link_target(inode).value();
   std::map<std::string, std::string> all{{path, std::move(text)}};
   if (!S_ISDIR(inode.mode)) return all;
   const auto directory = reader.directory(inode).value();
-  for (const auto& entry : directory->entries) all.merge(described(reader, entry.reference, path + '/' + std::string(directory->name(entry))));
+  for (const auto& entry : directory->entries)
+    all.merge(described(reader, entry.reference, path + '/' + std::string(directory->name(entry))));
   return all;
 }
 
@@ -185,7 +198,8 @@ void compare(fuse::ImageReader& reader, const ErofsNode& node, const fuse::Inode
   const auto xattrs = reader.xattrs(inode).value();
   REQUIRE(xattrs.size() == node.attributes.size());
   for (std::size_t i = 0; i < xattrs.size(); ++i) {
-    CHECK(xattrs[i].first == (node.attributes[i].prefix == 1 ? "user." : "trusted.") + node.attributes[i].name);
+    CHECK(xattrs[i].first ==
+          (node.attributes[i].prefix == 1 ? "user." : "trusted.") + node.attributes[i].name);
     CHECK(xattrs[i].second == node.attributes[i].value);
   }
   if (S_ISREG(node.mode)) {
@@ -223,19 +237,23 @@ TEST_CASE("an EROFS image is read as it was written") {
   CHECK((*opened).summary().inodes == numbers.size());
 }
 
-TEST_CASE("parts of files in an EROFS image are read at any place, by several at once, with little memory") {
+TEST_CASE(
+    "parts of files in an EROFS image are read at any place, by several at once, with little "
+    "memory") {
   ErofsTree tree = everything();
   const Opened opened(tree.image().bytes, 0, {.blocks = 200'000, .directories = 1000});
   REQUIRE(opened.why() == "no error");
   const auto read_all = [&](std::size_t step) {
     std::string wrong;
-    for (const char* name : {"sizes/plain 300000", "sizes/plain 4095", "d/full", "sizes/packed 8191", "sizes/packed 1",
-                             "sizes/small packed", "sizes/large packed", "sizes/sparse", "d/holes", "d/tail"}) {
+    for (const char* name :
+         {"sizes/plain 300000", "sizes/plain 4095", "d/full", "sizes/packed 8191", "sizes/packed 1",
+          "sizes/small packed", "sizes/large packed", "sizes/sparse", "d/holes", "d/tail"}) {
       const std::string& data = tree.at(name).content;
       const auto inode = found(*opened, name);
       for (std::size_t at = step / 3; at <= data.size(); at += step) {
         const auto pieces = (*opened).read(inode, at, step - step / 7);
-        if (!pieces || joined(*pieces) != data.substr(at, step - step / 7)) wrong += name + (" at " + std::to_string(at)) + "; ";
+        if (!pieces || joined(*pieces) != data.substr(at, step - step / 7))
+          wrong += name + (" at " + std::to_string(at)) + "; ";
       }
     }
     return wrong;
@@ -244,7 +262,8 @@ TEST_CASE("parts of files in an EROFS image are read at any place, by several at
   std::vector<std::string> wrong(4);
   {
     std::vector<std::jthread> readers;
-    for (std::size_t i = 0; i < wrong.size(); ++i) readers.emplace_back([&, i] { wrong[i] = read_all(50'021 + 77'777 * i); });
+    for (std::size_t i = 0; i < wrong.size(); ++i)
+      readers.emplace_back([&, i] { wrong[i] = read_all(50'021 + 77'777 * i); });
   }
   CHECK(wrong == std::vector<std::string>(4));
 }
@@ -254,7 +273,8 @@ TEST_CASE("an EROFS image without compression, in the middle of a file") {
   tree.file("file", noise(9000), Stored::plain);
   const Opened opened(std::string(777, 'x') + tree.image({.is_compressed = false}).bytes, 777);
   REQUIRE(opened.why() == "no error");
-  CHECK((joined((*opened).read(found(*opened, "file"), 1, 8000).value()) == tree.at("file").content.substr(1, 8000)));
+  CHECK((joined((*opened).read(found(*opened, "file"), 1, 8000).value()) ==
+         tree.at("file").content.substr(1, 8000)));
 }
 
 TEST_CASE("devices in an EROFS image are hidden, but not whiteouts") {
@@ -273,7 +293,8 @@ TEST_CASE("devices in an EROFS image are hidden, but not whiteouts") {
   CHECK(directory->name(directory->entries[1]) == "whiteout");
 }
 
-TEST_CASE("EROFS images of another form are refused, and what is not EROFS is taken for a squashfs") {
+TEST_CASE(
+    "EROFS images of another form are refused, and what is not EROFS is taken for a squashfs") {
   const ErofsImage small = small_image();
   const std::string& image = small.bytes;
   const auto refusal = [](const std::string& bytes) { return Opened(bytes).why(); };
@@ -285,7 +306,8 @@ TEST_CASE("EROFS images of another form are refused, and what is not EROFS is ta
   CHECK(refusal(with(image, 1024 + 84, std::uint16_t{3})) == other_form);
   CHECK(refusal(with(image, 1024 + 40, 1U)) == other_form);
   CHECK(refusal(with(image, 1024 + 44, 1U)) == other_form);
-  CHECK(refusal(image.substr(0, image.size() - 1)) == "the EROFS image is corrupt: it ends beyond the end of the file");
+  CHECK(refusal(image.substr(0, image.size() - 1)) ==
+        "the EROFS image is corrupt: it ends beyond the end of the file");
   CHECK(refusal(image.substr(0, 1100)).find("squashfs") != std::string::npos);
   CHECK(refusal(with(image, 1024, 0U)).find("squashfs") != std::string::npos);
   CHECK(refusal(with(image, 0, 0x73717368U)).find("squashfs") != std::string::npos);
@@ -295,12 +317,15 @@ TEST_CASE("damage in an EROFS image is an error of what it concerns") {
   const ErofsImage small = small_image();
   const std::string& image = small.bytes;
   CHECK(damage_in(image) == 0);
-  const auto at = [&](const char* path, std::size_t field) { return small.inodes.find(path)->second + field; };
+  const auto at = [&](const char* path, std::size_t field) {
+    return small.inodes.find(path)->second + field;
+  };
   constexpr std::uint64_t kFar = std::uint64_t{1} << 40U;
   // Inodes.
   CHECK(damage_in(with(image, at("flat", 0), std::uint16_t{0})) == 2);  // compact; it has two names
   CHECK(damage_in(with(image, at("flat", 0), std::uint16_t{0x11})) == 2);
-  CHECK(damage_in(with(image, at("flat", 0), std::uint16_t{3 << 1 | 1})) == 6);  // another layout: three reads each
+  CHECK(damage_in(with(image, at("flat", 0), std::uint16_t{3 << 1 | 1})) ==
+        6);  // another layout: three reads each
   CHECK(damage_in(with(image, at("small", 4), std::uint16_t{0644})) == 1);
   CHECK(damage_in(with(image, at("small", 8), std::uint64_t{4000})) == 3);
   CHECK(damage_in(with(image, at("small", 8), ~std::uint64_t{0})) == 1);
@@ -362,9 +387,11 @@ TEST_CASE("damage in a directory of an EROFS image is an error of it") {
   CHECK(damage_in(with(image, dirents + 24, std::uint64_t{1} << 59U)) == 1);
   CHECK(damage_in(with(image, dirents + 39, '/')) == 1);
   CHECK(damage_in(with(image, dirents + 39, '\0')) == 1);
-  CHECK(damage_in(with(with(image, dirents + 36, 'a'), dirents + 37, 'a')) == 1);  // "a" is in front of itself, or there twice
+  CHECK(damage_in(with(with(image, dirents + 36, 'a'), dirents + 37, 'a')) ==
+        1);  // "a" is in front of itself, or there twice
   // A directory that is in itself, or in what it contains.
-  for (const std::uint64_t nid : {std::uint64_t{small.inodes.find("inner")->second / 32}, std::uint64_t{40}}) {
+  for (const std::uint64_t nid :
+       {std::uint64_t{small.inodes.find("inner")->second / 32}, std::uint64_t{40}}) {
     CHECK(damage_in(with(with(image, dirents + 24, nid), dirents + 24 + 10, std::uint8_t{2})) == 1);
   }
 }
@@ -420,7 +447,8 @@ TEST_CASE("the layer writer sees EROFS layers below as overlayfs shows them") {
   const auto list = below.list(*below.root().value()).value();
   const auto both = below.list(*list.find("both").value()).value();
   const auto old = *both.find("old").value();
-  CHECK((joined(below.read(old, 1000, 150'000).value()) == bottom.at("both/old").content.substr(1000, 150'000)));
+  CHECK((joined(below.read(old, 1000, 150'000).value()) ==
+         bottom.at("both/old").content.substr(1000, 150'000)));
   CHECK(both.find("link").value()->top().reference == old.top().reference);
   CHECK_FALSE(both.find("gone").value().has_value());
   CHECK(below.target(*both.find("new").value()).value() == "old");
@@ -431,14 +459,27 @@ TEST_CASE("the layer writer sees EROFS layers below as overlayfs shows them") {
 
 TEST_CASE("what the layer writer makes of an archive is the same in EROFS as in squashfs") {
   Tar tar;
-  tar.directory("d/", 01755).file("d/empty", "").file("d/small", "small").file("d/noise", noise(200'000)).file("d/text", half_random(500'000, 1));
-  tar.file("holes", noise(4096) + std::string(400'000, '\0') + noise(10)).hard_link("d/link", "d/text").symlink("to", "d/small");
-  tar.symlink("far", std::string(4000, 'f')).entry({.name = "pipe", .type = '6'}).file("d/.wh.gone", "").file("o/.wh..wh..opq", "");
+  tar.directory("d/", 01755)
+      .file("d/empty", "")
+      .file("d/small", "small")
+      .file("d/noise", noise(200'000))
+      .file("d/text", half_random(500'000, 1));
+  tar.file("holes", noise(4096) + std::string(400'000, '\0') + noise(10))
+      .hard_link("d/link", "d/text")
+      .symlink("to", "d/small");
+  tar.symlink("far", std::string(4000, 'f'))
+      .entry({.name = "pipe", .type = '6'})
+      .file("d/.wh.gone", "")
+      .file("o/.wh..wh..opq", "");
   tar.pax(record("SCHILY.xattr.user.note", std::string(5000, 'v'))).file("note", "n");
-  for (int i = 0; i < 300; ++i) tar.file("many/" + std::to_string(i * 7919) + std::string(static_cast<std::size_t>(i % 50), 'x'), std::to_string(i));
+  for (int i = 0; i < 300; ++i)
+    tar.file(
+        "many/" + std::to_string(i * 7919) + std::string(static_cast<std::size_t>(i % 50), 'x'),
+        std::to_string(i));
   for (const auto compression : {LayerCompression::lz4, LayerCompression::none}) {
     const auto squashed = convert(tar.end(), 2, {.compression = compression});
-    const auto made = convert(tar.end(), 2, {.compression = compression, .format = LayerFormat::erofs});
+    const auto made =
+        convert(tar.end(), 2, {.compression = compression, .format = LayerFormat::erofs});
     REQUIRE(squashed.why() == "no error");
     REQUIRE(made.why() == "no error");
     const Opened one(contents(squashed.file.get())), other(contents(made.file.get()));

@@ -39,7 +39,10 @@ int errno_of(const std::function<bool()>& attempt, bool may_start = false) {
   if (pid == 0) {
     const int store = ::open((scene.directory / "store").c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC);
     (void)!::chdir(scene.directory.c_str());
-    const auto entered = enter_import_sandbox({.store = store, .paths = {scene.directory / "shared", "/nonexistent"}, .may_start = may_start});
+    const auto entered =
+        enter_import_sandbox({.store = store,
+                              .paths = {scene.directory / "shared", "/nonexistent"},
+                              .may_start = may_start});
     if (!entered) ::_exit(255);
     errno = 0;
     ::_exit(attempt() ? 0 : errno != 0 ? errno : 254);
@@ -56,8 +59,10 @@ bool has_landlock() { return ::syscall(444, nullptr, 0, 1) >= 2; }
 }  // namespace
 
 TEST_CASE("import_sandbox_refuses_namespaces_and_mounts") {
-  for (const int flags : {CLONE_NEWUSER, CLONE_NEWNS, CLONE_NEWPID}) CHECK(errno_of([&] { return ::unshare(flags) == 0; }) == EPERM);
-  CHECK(errno_of([] { return ::syscall(SYS_clone, CLONE_NEWUSER | SIGCHLD, 0, 0, 0, 0) >= 0; }, true) == EPERM);
+  for (const int flags : {CLONE_NEWUSER, CLONE_NEWNS, CLONE_NEWPID})
+    CHECK(errno_of([&] { return ::unshare(flags) == 0; }) == EPERM);
+  CHECK(errno_of([] { return ::syscall(SYS_clone, CLONE_NEWUSER | SIGCHLD, 0, 0, 0, 0) >= 0; },
+                 true) == EPERM);
   CHECK(errno_of([] { return ::syscall(SYS_clone3, nullptr, 0) >= 0; }) == ENOSYS);
   CHECK(errno_of([] { return ::mount("none", "/tmp", "tmpfs", 0, nullptr) == 0; }) == EPERM);
   CHECK(errno_of([] { return ::syscall(SYS_fsopen, "tmpfs", 0) >= 0; }) == EPERM);
@@ -67,12 +72,20 @@ TEST_CASE("import_sandbox_refuses_namespaces_and_mounts") {
 
 TEST_CASE("import_sandbox_refuses_to_reach_into_other_processes") {
 #ifndef SPC_SANITIZE
-  CHECK(errno_of([] { return ::ptrace(PTRACE_SEIZE, ::getppid(), nullptr, nullptr) == 0; }) == EPERM);
+  CHECK(errno_of([] { return ::ptrace(PTRACE_SEIZE, ::getppid(), nullptr, nullptr) == 0; }) ==
+        EPERM);
 #endif
-  CHECK(errno_of([] { return ::syscall(SYS_process_vm_readv, ::getppid(), nullptr, 0, nullptr, 0, 0) >= 0; }) == EPERM);
-  CHECK(errno_of([] { return ::syscall(SYS_process_vm_writev, ::getppid(), nullptr, 0, nullptr, 0, 0) >= 0; }) == EPERM);
-  CHECK(errno_of([] { return ::syscall(SYS_pidfd_getfd, ::syscall(SYS_pidfd_open, ::getppid(), 0), 0, 0) >= 0; }) == EPERM);
-  for (const long call : {SYS_io_uring_setup, SYS_userfaultfd, SYS_bpf, SYS_perf_event_open, SYS_keyctl, SYS_vmsplice})
+  CHECK(errno_of([] {
+          return ::syscall(SYS_process_vm_readv, ::getppid(), nullptr, 0, nullptr, 0, 0) >= 0;
+        }) == EPERM);
+  CHECK(errno_of([] {
+          return ::syscall(SYS_process_vm_writev, ::getppid(), nullptr, 0, nullptr, 0, 0) >= 0;
+        }) == EPERM);
+  CHECK(errno_of([] {
+          return ::syscall(SYS_pidfd_getfd, ::syscall(SYS_pidfd_open, ::getppid(), 0), 0, 0) >= 0;
+        }) == EPERM);
+  for (const long call : {SYS_io_uring_setup, SYS_userfaultfd, SYS_bpf, SYS_perf_event_open,
+                          SYS_keyctl, SYS_vmsplice})
     CHECK(errno_of([&] { return ::syscall(call, 0, 0, 0, 0, 0) >= 0; }) == EPERM);
 }
 
@@ -97,11 +110,16 @@ TEST_CASE("import_sandbox_allows_threads") {
 }
 
 TEST_CASE("import_sandbox_allows_writing_in_its_stores_only") {
-  CHECK(errno_of([] { return can_write("store/file") && can_write("shared/file") && can_write("/dev/null"); }) == 0);
-  CHECK(errno_of([] { return can_write("store/file") && ::rename("store/file", "shared/file") == 0; }) == 0);
+  CHECK(errno_of([] {
+          return can_write("store/file") && can_write("shared/file") && can_write("/dev/null");
+        }) == 0);
+  CHECK(errno_of([] {
+          return can_write("store/file") && ::rename("store/file", "shared/file") == 0;
+        }) == 0);
   CHECK(errno_of([] { return ::open("/etc/passwd", O_RDONLY | O_CLOEXEC) >= 0; }) == 0);
   if (!has_landlock()) return;
   CHECK(errno_of([] { return can_write("file"); }) == EACCES);
-  if (::access("/dev/fuse", F_OK) == 0) CHECK(errno_of([] { return ::open("/dev/fuse", O_RDWR | O_CLOEXEC) >= 0; }) == EACCES);
+  if (::access("/dev/fuse", F_OK) == 0)
+    CHECK(errno_of([] { return ::open("/dev/fuse", O_RDWR | O_CLOEXEC) >= 0; }) == EACCES);
   CHECK(errno_of([] { return ::open("/proc/self/mem", O_RDWR | O_CLOEXEC) >= 0; }) == EACCES);
 }

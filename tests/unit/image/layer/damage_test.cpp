@@ -21,8 +21,10 @@ TEST_CASE("several gzip members and zstd frames are one layer, zeros behind them
   const std::string right = tar.substr(100001);
   const auto whole = convert(tar).layer->diff_id;
   const std::string skippable("\x50\x2a\x4d\x18\x04\0\0\0abcd", 12);
-  for (const auto& blob : {gzip(left) + gzip(right), gzip(tar) + std::string(70000, '\0'), zstd(left) + zstd(right),
-                           skippable + zstd(left) + skippable + zstd(right) + skippable, zstd(tar) + std::string(3, '\0')}) {
+  for (const auto& blob :
+       {gzip(left) + gzip(right), gzip(tar) + std::string(70000, '\0'), zstd(left) + zstd(right),
+        skippable + zstd(left) + skippable + zstd(right) + skippable,
+        zstd(tar) + std::string(3, '\0')}) {
     const auto converted = convert(blob);
     INFO(converted.why());
     REQUIRE(converted.layer);
@@ -33,7 +35,8 @@ TEST_CASE("several gzip members and zstd frames are one layer, zeros behind them
 TEST_CASE("a gzip header with name, comment, extra field and checksum is accepted") {
   const std::string body = gzip(Tar().file("f").end());
   std::string head("\x1f\x8b\x08\x1c\0\0\0\0\0\x03", 10);
-  head += std::string("\x03\0abc", 5) + std::string("../../name\0", 11) + std::string("comment\0", 8);
+  head +=
+      std::string("\x03\0abc", 5) + std::string("../../name\0", 11) + std::string("comment\0", 8);
   CHECK(convert(head + body.substr(10)).layer);
 }
 
@@ -71,7 +74,8 @@ TEST_CASE("what is not a tar archive is refused") {
 TEST_CASE("an archive cut anywhere is refused behind the last good entry") {
   const std::string tar = Tar().file("good", "x").file("cut", noise(2000)).without_end();
   CHECK(has(reason(tar.substr(0, 1024 + 300)), "after entry \"good\""));
-  CHECK(has(reason(tar.substr(0, 1024 + 512)), "entry \"cut\": the archive ends in the middle of a file"));
+  CHECK(has(reason(tar.substr(0, 1024 + 512)),
+            "entry \"cut\": the archive ends in the middle of a file"));
   CHECK(has(reason(tar.substr(0, 1024 + 512 + 700)), "entry \"cut\""));
   CHECK(has(reason(gzip(tar).substr(0, 1500)), "is truncated"));
 }
@@ -79,17 +83,26 @@ TEST_CASE("an archive cut anywhere is refused behind the last good entry") {
 TEST_CASE("a wrong checksum or number is refused behind the last good entry") {
   auto broken = Header{.name = "broken"}.bytes();
   broken[0] = 'B';
-  CHECK(has(reason(Tar().file("good").raw(broken).end()), "after entry \"good\": the header's checksum is wrong"));
-  CHECK(has(reason(Tar().entry({.name = "f", .size_field = "12x"}).end()), "the size is not a number"));
-  for (const std::string& odd : {std::string(12, ' '),
-                                 std::string("\0"
-                                             "0000000001",
-                                             11),
-                                 std::string("\x81\0\0\0\0\0\0\0\0\0\0\1", 12), std::string("1 1")}) {
-    CHECK(has(reason(Tar().entry({.name = "f", .size_field = odd}).end()), "the size is not a number"));
+  CHECK(has(reason(Tar().file("good").raw(broken).end()),
+            "after entry \"good\": the header's checksum is wrong"));
+  CHECK(has(reason(Tar().entry({.name = "f", .size_field = "12x"}).end()),
+            "the size is not a number"));
+  for (const std::string& odd :
+       {std::string(12, ' '),
+        std::string("\0"
+                    "0000000001",
+                    11),
+        std::string("\x81\0\0\0\0\0\0\0\0\0\0\1", 12), std::string("1 1")}) {
+    CHECK(has(reason(Tar().entry({.name = "f", .size_field = odd}).end()),
+              "the size is not a number"));
   }
-  CHECK(has(reason(Tar().entry({.name = "f", .size_field = std::string(12, '\xff')}).end()), "out of range"));
-  CHECK(has(reason(Tar().entry({.name = "f", .size_field = std::string("\x80\0\0\0\xff\xff\xff\xff\xff\xff\xff\xff", 12)}).end()),
+  CHECK(has(reason(Tar().entry({.name = "f", .size_field = std::string(12, '\xff')}).end()),
+            "out of range"));
+  CHECK(has(reason(Tar()
+                       .entry({.name = "f",
+                               .size_field =
+                                   std::string("\x80\0\0\0\xff\xff\xff\xff\xff\xff\xff\xff", 12)})
+                       .end()),
             "out of range"));
   CHECK(has(reason(Tar().file("a").raw(std::string(512, '\0')).file("b").end()), "zero block"));
 }
@@ -118,7 +131,8 @@ TEST_CASE("malformed extended headers are refused, not skipped") {
                                      record("path", ""),
                                      record("linkpath", ""),
                                      record(std::string("a\0b", 3), "x")}) {
-    if (records == "12  path=foo\n") continue;  // a key that begins with a blank is odd, but well formed
+    if (records == "12  path=foo\n")
+      continue;  // a key that begins with a blank is odd, but well formed
     INFO(records);
     const auto converted = convert(Tar().file("good").pax(records).file("f").end());
     CHECK_FALSE(converted.layer);
@@ -127,21 +141,26 @@ TEST_CASE("malformed extended headers are refused, not skipped") {
 }
 
 TEST_CASE("extended headers belong to exactly one entry") {
-  CHECK(has(reason(Tar().pax(record("path", "a")).pax(record("path", "b")).file("f").end()), "two extended headers"));
+  CHECK(has(reason(Tar().pax(record("path", "a")).pax(record("path", "b")).file("f").end()),
+            "two extended headers"));
   CHECK(has(reason(Tar().gnu_long('L', "a").gnu_long('L', "b").file("f").end()), "two long names"));
-  CHECK(has(reason(Tar().file("f").pax(record("path", "a")).end()), "ends after an extended header"));
+  CHECK(
+      has(reason(Tar().file("f").pax(record("path", "a")).end()), "ends after an extended header"));
 }
 
 TEST_CASE("headers that claim gigabytes cost nothing") {
-  CHECK(has(reason(Tar().entry({.name = "x", .type = 'x', .size = std::uint64_t{8} << 30U}).end()), "too long"));
-  CHECK(has(reason(Tar().entry({.name = "x", .type = 'L', .size = std::uint64_t{64} << 20U}).end()), "too long"));
+  CHECK(has(reason(Tar().entry({.name = "x", .type = 'x', .size = std::uint64_t{8} << 30U}).end()),
+            "too long"));
+  CHECK(has(reason(Tar().entry({.name = "x", .type = 'L', .size = std::uint64_t{64} << 20U}).end()),
+            "too long"));
 }
 
 TEST_CASE("a layer that unpacks to more than the limit is refused") {
   const std::string bomb = gzip(Tar().file("f", std::string(8 << 20, '\0')).end());
   CHECK(bomb.size() < 100'000);
   CHECK(has(reason(bomb, {.tar_bytes = 1 << 20}), "more than 1048576 bytes"));
-  CHECK(has(reason(Tar().file("a").file("b").file("c").end(), {.entries = 2}), "more than 2 entries"));
+  CHECK(has(reason(Tar().file("a").file("b").file("c").end(), {.entries = 2}),
+            "more than 2 entries"));
 }
 
 TEST_CASE("any damage to an archive ends in an error or an image, never in a crash") {
@@ -162,8 +181,10 @@ TEST_CASE("any damage to an archive ends in an error or an image, never in a cra
       seed = seed * 1664525 + 1013904223;
       bad[(seed >> 8U) % bad.size()] = static_cast<char>(seed >> 3U);
     }
-    for (std::size_t at = 0; at + 512 <= bad.size(); at += 512) {  // so that the damage gets past the checksum
-      if (good.substr(at + 257, 5) == "ustar") bad.replace(at, 512, Header::sum(bad.substr(at, 512)));
+    for (std::size_t at = 0; at + 512 <= bad.size();
+         at += 512) {  // so that the damage gets past the checksum
+      if (good.substr(at + 257, 5) == "ustar")
+        bad.replace(at, 512, Header::sum(bad.substr(at, 512)));
     }
     const auto converted = convert(bad, 0);
     if (converted.layer) CHECK_FALSE(converted.image().empty());

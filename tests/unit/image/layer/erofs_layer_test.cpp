@@ -36,7 +36,8 @@ TEST_CASE("an erofs does not depend on the number of threads, and is what the ve
     const auto first = convert(blob, 0, limits);
     REQUIRE(first.layer);
     CHECK(refusal(first) == "");
-    for (const unsigned workers : {1U, 4U}) CHECK(contents(convert(blob, workers, limits).file.get()) == contents(first.file.get()));
+    for (const unsigned workers : {1U, 4U})
+      CHECK(contents(convert(blob, workers, limits).file.get()) == contents(first.file.get()));
   }
 }
 

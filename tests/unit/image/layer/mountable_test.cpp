@@ -29,7 +29,8 @@ TEST_CASE("a kernel is known to read lz4 if its configuration says so") {
   CHECK_FALSE(reads_lz4(root));
   CHECK_FALSE(write("/boot/config-1.2.3", "CONFIG_SQUASHFS=m\nCONFIG_SQUASHFS_LZ4=y\n"));
   const std::string of_module = "/lib/modules/" + release + "/config";
-  CHECK_FALSE(write(of_module, "CONFIG_SQUASHFS=m\n# CONFIG_SQUASHFS_LZ4 is not set\nCONFIG_SQUASHFS_ZSTD=y\n"));
+  CHECK_FALSE(write(
+      of_module, "CONFIG_SQUASHFS=m\n# CONFIG_SQUASHFS_LZ4 is not set\nCONFIG_SQUASHFS_ZSTD=y\n"));
   CHECK(write(of_module, "CONFIG_SQUASHFS=m\nCONFIG_SQUASHFS_LZ4=y\nCONFIG_SQUASHFS_ZSTD=y\n"));
   CHECK_FALSE(write("/boot/config-" + release, "CONFIG_SQUASHFS=m\n"));  // the first counts
   const std::string packed = place("/proc/config.gz");
@@ -43,7 +44,9 @@ TEST_CASE("a kernel is known to read lz4 if its configuration says so") {
   std::filesystem::remove_all(root);
 }
 
-TEST_CASE("erofs is preferred where the kernel has it and can map its owners, but not those of a squashfs") {
+TEST_CASE(
+    "erofs is preferred where the kernel has it and can map its owners, but not those of a "
+    "squashfs") {
   std::string list = "/tmp/spc-filesystems-XXXXXX";
   const int file = ::mkstemp(list.data());
   REQUIRE(file >= 0);
@@ -67,12 +70,15 @@ TEST_CASE("erofs is preferred where the kernel has it and can map its owners, bu
   CHECK(asked == 2);
   static std::string loaded;
   loaded = list;
-  CHECK(maps_only_erofs({6, 1}, list, [] { std::ofstream(loaded) << "\terofs\n"; }));  // its module was not loaded yet
+  CHECK(maps_only_erofs({6, 1}, list, [] {
+    std::ofstream(loaded) << "\terofs\n";
+  }));  // its module was not loaded yet
   ::unlink(list.c_str());
   CHECK_FALSE(maps_only_erofs({6, 1}, list, ask));
 }
 
-TEST_CASE("kernel memory of a squashfs is estimated by its decompressors and the possible processors") {
+TEST_CASE(
+    "kernel memory of a squashfs is estimated by its decompressors and the possible processors") {
   std::string root = "/tmp/spc-kernel-XXXXXX";
   REQUIRE(::mkdtemp(root.data()) != nullptr);
   utsname system{};
@@ -81,7 +87,9 @@ TEST_CASE("kernel memory of a squashfs is estimated by its decompressors and the
     std::filesystem::create_directories(std::filesystem::path(root + path).parent_path());
     std::ofstream(root + path) << text;
   };
-  const auto in_kib = [&](LayerCompression compression) { return memory_of_squashfs(compression, root) >> 10; };
+  const auto in_kib = [&](LayerCompression compression) {
+    return memory_of_squashfs(compression, root) >> 10;
+  };
   CHECK(in_kib(LayerCompression::lz4) == 512 + 384);  // nothing is known
   write("/sys/devices/system/cpu/possible", "0-127\n");
   CHECK(in_kib(LayerCompression::lz4) == 512 + 128 * 384);
@@ -94,7 +102,9 @@ TEST_CASE("kernel memory of a squashfs is estimated by its decompressors and the
   const std::string config = std::string("/boot/config-") + system.release;
   write(config, "CONFIG_SQUASHFS=m\nCONFIG_SQUASHFS_DECOMP_SINGLE=y\nCONFIG_SQUASHFS_LZ4=y\n");
   CHECK(in_kib(LayerCompression::lz4) == 512 + 384);
-  write(config, "CONFIG_SQUASHFS=m\nCONFIG_SQUASHFS_DECOMP_SINGLE=y\nCONFIG_SQUASHFS_CHOICE_DECOMP_BY_MOUNT=y\n");
+  write(config,
+        "CONFIG_SQUASHFS=m\nCONFIG_SQUASHFS_DECOMP_SINGLE=y\nCONFIG_SQUASHFS_CHOICE_DECOMP_BY_"
+        "MOUNT=y\n");
   CHECK(in_kib(LayerCompression::lz4) == 512 + 8 * 384);
   std::filesystem::remove_all(root);
 }

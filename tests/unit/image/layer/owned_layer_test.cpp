@@ -51,7 +51,8 @@ TEST_CASE("a layer in which a group is the user's entry is refused, and one that
   REQUIRE(parts.image() == two);
   put(parts.inodes, parts.inode_offset("note") + 6, std::uint16_t{0});
   const std::string mixed = parts.image(), copy = contents(copy_of(two).get());
-  for (const auto& [image, why] : {std::pair(mixed, "its owner is not 0"), std::pair(copy, "an owner other than 0")}) {
+  for (const auto& [image, why] :
+       {std::pair(mixed, "its owner is not 0"), std::pair(copy, "an owner other than 0")}) {
     const auto verified = verify_layer(std::as_bytes(std::span(image)));
     REQUIRE_FALSE(verified);
     CHECK(has(verified.error().message(), why));

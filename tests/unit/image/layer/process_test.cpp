@@ -23,10 +23,10 @@
 #include <vector>
 
 #include "base/file.hpp"
-#include "unit/test.hpp"
 #include "image/layer/sandbox.hpp"
 #include "unit/image/samples/layer_image.hpp"
 #include "unit/image/samples/layer_tar.hpp"
+#include "unit/test.hpp"
 
 using namespace spc;
 using namespace spc::test;
@@ -133,7 +133,8 @@ TEST_CASE("converter_killed_by_filter_does_not_blame_image") {
   ::kill(pid, SIGSYS);
   const auto layer = process.finish();
   REQUIRE_FALSE(layer);
-  CHECK(layer.error().kind() == ErrorKind::internal);  // LayerPull blames the image for corrupt, invalid and refused
+  CHECK(layer.error().kind() ==
+        ErrorKind::internal);  // LayerPull blames the image for corrupt, invalid and refused
   CHECK(layer.error().message().find("forbidden by its sandbox") != std::string::npos);
 }
 
@@ -147,14 +148,18 @@ TEST_CASE("converter_at_cpu_limit_says_so") {
 }
 
 TEST_CASE("converter_takes_4096_attributes_of_a_file") {
-  for (const unsigned count : {128U, 1000U, 4096U}) {  // from 128 on libsquashfs's qsort asks for the machine's memory
+  for (const unsigned count :
+       {128U, 1000U, 4096U}) {  // from 128 on libsquashfs's qsort asks for the machine's memory
     std::string records;
-    for (unsigned i = 0; i < count; ++i) records += record("SCHILY.xattr.user.n" + std::to_string(i), std::to_string(i));
+    for (unsigned i = 0; i < count; ++i)
+      records += record("SCHILY.xattr.user.n" + std::to_string(i), std::to_string(i));
     const std::string tar = Tar().pax(records).file("f").end();
     for (const auto format : {LayerFormat::squashfs, LayerFormat::erofs}) {
       const auto output = memory_file();
       auto process =
-          start(output.get(), {.compression = format == LayerFormat::erofs ? LayerCompression::lz4 : LayerCompression::zstd, .format = format});
+          start(output.get(), {.compression = format == LayerFormat::erofs ? LayerCompression::lz4
+                                                                           : LayerCompression::zstd,
+                               .format = format});
       REQUIRE(write_all(process.input(), tar));
       const auto layer = process.finish();
       CHECK((layer ? std::string() : layer.error().message()) == "");
@@ -188,7 +193,8 @@ TEST_CASE("a program that is not there is an error that names it") {
   const auto output = memory_file();
   const auto process = LayerProcess::start(output.get(), {}, "/nonexistent/layer-writer");
   REQUIRE_FALSE(process);
-  CHECK(process.error().message() == "execute \"/nonexistent/layer-writer\": no such file or directory");
+  CHECK(process.error().message() ==
+        "execute \"/nonexistent/layer-writer\": no such file or directory");
 }
 
 TEST_CASE("the process holds its three descriptors and nothing else") {
@@ -201,7 +207,8 @@ TEST_CASE("the process holds its three descriptors and nothing else") {
   ssize_t size = 0;
   do {
     size = ::readlink(("/proc/" + std::to_string(pid) + "/exe").c_str(), exe, sizeof exe);
-  } while (size > 0 && std::string(exe, static_cast<std::size_t>(size)).find("layer-writer") == std::string::npos);
+  } while (size > 0 && std::string(exe, static_cast<std::size_t>(size)).find("layer-writer") ==
+                           std::string::npos);
   // The dynamic linker has files open for a moment; what was inherited stays.
   const std::string fifth = "/proc/" + std::to_string(pid) + "/fd/5";
   for (int i = 0; i < 400 && ::access(fifth.c_str(), F_OK) == 0; ++i) ::usleep(5000);
@@ -239,7 +246,8 @@ TEST_CASE("40 starts on a busy processor: no thread is caught by the sandbox whi
 
 TEST_CASE("in the sandbox, computing, memory and the descriptors at hand work") {
   CHECK(signal_of([] {
-          const auto memory = ::mmap(nullptr, 1 << 20, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+          const auto memory =
+              ::mmap(nullptr, 1 << 20, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
           if (memory == MAP_FAILED) ::abort();
           char byte = 0;
           (void)!::read(-1, &byte, 1);
@@ -250,7 +258,9 @@ TEST_CASE("sandbox_lets_libraries_ask_for_the_machine") {
   CHECK(signal_of([] {
           std::vector<std::uint64_t> many(100'000);
           for (std::size_t i = 0; i < many.size(); ++i) many[i] = i * 7919 % many.size();
-          std::qsort(many.data(), many.size(), sizeof many[0], [](const void* a, const void* b) { return std::memcmp(b, a, sizeof many[0]); });
+          std::qsort(many.data(), many.size(), sizeof many[0], [](const void* a, const void* b) {
+            return std::memcmp(b, a, sizeof many[0]);
+          });
           (void)::sysconf(_SC_PHYS_PAGES);
           if (::syscall(SYS_sched_getaffinity, 0, 0, nullptr) != -1 || errno != ENOSYS) ::abort();
           rlimit none{};
@@ -272,10 +282,14 @@ TEST_CASE("in the sandbox, everything else kills the process") {
   CHECK(signal_of([] { ::prctl(PR_SET_DUMPABLE, 1); }) == SIGSYS);
   CHECK(signal_of([] { (void)!::dup(0); }) == SIGSYS);
   CHECK(signal_of([] { ::unlink("/nonexistent"); }) == SIGSYS);
-  CHECK(signal_of([] { ::mmap(nullptr, 4096, PROT_READ | PROT_EXEC, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0); }) == SIGSYS);
+  CHECK(signal_of([] {
+          ::mmap(nullptr, 4096, PROT_READ | PROT_EXEC, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        }) == SIGSYS);
   CHECK(signal_of([] { ::syscall(SYS_io_uring_setup, 1, nullptr); }) == SIGSYS);
   const auto file = memory_file();
-  CHECK(signal_of([&] { ::mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, file.get(), 0); }) == SIGSYS);
+  CHECK(signal_of([&] {
+          ::mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, file.get(), 0);
+        }) == SIGSYS);
   CHECK(signal_of([] { ::sendmsg(0, nullptr, 0); }) == SIGSYS);
 }
 

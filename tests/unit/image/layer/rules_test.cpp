@@ -14,13 +14,16 @@ std::string refusal_of(const Tar& tar) { return reason(tar.end()); }
 
 bool is_whiteout(const Found& found) { return S_ISCHR(found.mode) && found.device == 0; }
 bool is_opaque(const Found& found) {
-  return found.xattrs.count("trusted.overlay.opaque") == 1 && found.xattrs.count("user.overlay.opaque") == 1 &&
-         found.xattrs.at("trusted.overlay.opaque") == "y" && found.xattrs.at("user.overlay.opaque") == "y";
+  return found.xattrs.count("trusted.overlay.opaque") == 1 &&
+         found.xattrs.count("user.overlay.opaque") == 1 &&
+         found.xattrs.at("trusted.overlay.opaque") == "y" &&
+         found.xattrs.at("user.overlay.opaque") == "y";
 }
 
 }  // namespace
 
-TEST_CASE("files, directories, links and FIFOs arrive with mode, time and content, all owned by 0:0") {
+TEST_CASE(
+    "files, directories, links and FIFOs arrive with mode, time and content, all owned by 0:0") {
   auto image = image_of(Tar()
                             .directory("./", 0711)
                             .directory("a/", 01777)
@@ -59,7 +62,8 @@ TEST_CASE("an archive without end marker and an empty one are accepted") {
 }
 
 TEST_CASE("files of every size around a block keep their bytes") {
-  for (const std::size_t size : {0U, 1U, 511U, 512U, 131071U, 131072U, 131073U, 262144U, 1048576U, 3333333U}) {
+  for (const std::size_t size :
+       {0U, 1U, 511U, 512U, 131071U, 131072U, 131073U, 262144U, 1048576U, 3333333U}) {
     std::string data(size, '\0');
     std::uint32_t seed = 1;
     fill_with_noise(data, seed, size % 2 == 0 ? 24 : 30);
@@ -71,7 +75,8 @@ TEST_CASE("files of every size around a block keep their bytes") {
 
 TEST_CASE("zeros in a file take no room") {
   const std::string data = std::string(10 * 131072, '\0') + "end" + std::string(300000, '\0');
-  const auto converted = convert(Tar().file("f", data).file("all", std::string(5 * 131072, '\0')).end());
+  const auto converted =
+      convert(Tar().file("f", data).file("all", std::string(5 * 131072, '\0')).end());
   REQUIRE(converted.layer);
   auto image = converted.image();
   CHECK(image["f"].data == data);
@@ -147,8 +152,8 @@ TEST_CASE("an entry behind a link of the same layer goes where the link leads, i
                             .file("host/shadow")
                             .symlink("dangling", "no/where")
                             .file("dangling/f"));
-  for (const char* name :
-       {"usr/bin/relative", "usr/bin/absolute", "usr/bin/chained", "usr/clamped", "etc/shadow", "no/where/f"}) {
+  for (const char* name : {"usr/bin/relative", "usr/bin/absolute", "usr/bin/chained", "usr/clamped",
+                           "etc/shadow", "no/where/f"}) {
     CHECK(image.count(name) == 1);
   }
   CHECK(S_ISLNK(image["bin"].mode));
@@ -188,7 +193,8 @@ TEST_CASE("a hard link to something that is not in the layer is refused and name
   CHECK(has(refusal_of(Tar().hard_link("l", "later").file("later")), "not in this layer"));
   CHECK(has(refusal_of(Tar().hard_link("l", "../../etc/shadow")), "leaves the image's root"));
   CHECK(has(refusal_of(Tar().directory("d").hard_link("l", "d")), "is a directory"));
-  CHECK(has(refusal_of(Tar().symlink("out", "/etc").hard_link("l", "out/shadow")), "not in this layer"));
+  CHECK(has(refusal_of(Tar().symlink("out", "/etc").hard_link("l", "out/shadow")),
+            "not in this layer"));
 }
 
 TEST_CASE("whiteouts become device 0:0 and opaque directories carry both attributes") {
@@ -210,7 +216,11 @@ TEST_CASE("whiteouts become device 0:0 and opaque directories carry both attribu
 }
 
 TEST_CASE("a directory with a whiteout's name is none, and what has a link elsewhere stays") {
-  auto image = image_of(Tar().file(".wh..wh.plnk/1.2").hard_link("f", ".wh..wh.plnk/1.2").file("d/.wh.e/g").file("d/h"));
+  auto image = image_of(Tar()
+                            .file(".wh..wh.plnk/1.2")
+                            .hard_link("f", ".wh..wh.plnk/1.2")
+                            .file("d/.wh.e/g")
+                            .file("d/h"));
   CHECK(image["f"].data == "data");
   CHECK(image.count("d/h") == 1);
   for (const auto& [path, found] : image) CHECK_FALSE(has(path, ".wh."));
@@ -218,8 +228,16 @@ TEST_CASE("a directory with a whiteout's name is none, and what has a link elsew
 }
 
 TEST_CASE("a whiteout hides lower layers only: what this layer has of the name stays") {
-  auto image = image_of(
-      Tar().file("a").file(".wh.a").file(".wh.b").file("b").directory("d").file("d/f").file(".wh.d").file(".wh.e").file("e/f"));
+  auto image = image_of(Tar()
+                            .file("a")
+                            .file(".wh.a")
+                            .file(".wh.b")
+                            .file("b")
+                            .directory("d")
+                            .file("d/f")
+                            .file(".wh.d")
+                            .file(".wh.e")
+                            .file("e/f"));
   CHECK(image["a"].data == "data");
   CHECK(image["b"].data == "data");
   CHECK(image.count("d/f") == 1);
@@ -250,11 +268,14 @@ TEST_CASE("setuid and setgid are dropped, sticky stays") {
 }
 
 TEST_CASE("a user's own attributes stay, all others are dropped") {
-  const std::string records =
-      record("SCHILY.xattr.user.note", std::string("a\0b", 3)) + record("SCHILY.xattr.security.capability", "x") +
-      record("SCHILY.xattr.trusted.overlay.opaque", "y") + record("SCHILY.xattr.user.overlay.redirect", "/etc") +
-      record("SCHILY.xattr.system.posix_acl_access", "x") + record("SCHILY.acl.access", "u::rw");
-  const auto converted = convert(Tar().pax(records).file("f").pax(records).directory("d").file("g").end());
+  const std::string records = record("SCHILY.xattr.user.note", std::string("a\0b", 3)) +
+                              record("SCHILY.xattr.security.capability", "x") +
+                              record("SCHILY.xattr.trusted.overlay.opaque", "y") +
+                              record("SCHILY.xattr.user.overlay.redirect", "/etc") +
+                              record("SCHILY.xattr.system.posix_acl_access", "x") +
+                              record("SCHILY.acl.access", "u::rw");
+  const auto converted =
+      convert(Tar().pax(records).file("f").pax(records).directory("d").file("g").end());
   REQUIRE(converted.layer);
   auto image = converted.image();
   const std::map<std::string, std::string> kept{{"user.note", std::string("a\0b", 3)}};
@@ -310,15 +331,16 @@ TEST_CASE("directories nest up to a bound, through links too") {
 }
 
 TEST_CASE("times outside of what squashfs stores are cut") {
-  auto image = image_of(Tar()
-                            .pax(record("mtime", "-5.5"))
-                            .file("early")
-                            .pax(record("mtime", "99999999999"))
-                            .file("late")
-                            .pax(record("mtime", "1234.567"))
-                            .file("now")
-                            .entry({.name = "b256", .mtime = std::string("\x80\0\0\0\0\0\0\0\0\0\0\x2a", 12)})
-                            .entry({.name = "minus", .mtime = std::string(12, '\xff')}));
+  auto image = image_of(
+      Tar()
+          .pax(record("mtime", "-5.5"))
+          .file("early")
+          .pax(record("mtime", "99999999999"))
+          .file("late")
+          .pax(record("mtime", "1234.567"))
+          .file("now")
+          .entry({.name = "b256", .mtime = std::string("\x80\0\0\0\0\0\0\0\0\0\0\x2a", 12)})
+          .entry({.name = "minus", .mtime = std::string(12, '\xff')}));
   CHECK(image["early"].mtime == 0);
   CHECK(image["late"].mtime == 0xffffffff);
   CHECK(image["now"].mtime == 1234);
@@ -331,7 +353,8 @@ TEST_CASE("the root entry can only be a directory") {
   CHECK(has(refusal_of(Tar().symlink("/", "/etc")), "root"));
 }
 
-TEST_CASE("old and unusual types: V7 directories and contiguous files are read, unknown ones refused") {
+TEST_CASE(
+    "old and unusual types: V7 directories and contiguous files are read, unknown ones refused") {
   auto image = image_of(Tar()
                             .entry({.name = "v7/", .type = '\0'})
                             .entry({.name = "old", .type = '\0', .size = 1}, "o")
@@ -339,20 +362,25 @@ TEST_CASE("old and unusual types: V7 directories and contiguous files are read, 
                             .entry({.name = "dir", .type = '5', .size = 0}));
   CHECK(S_ISDIR(image["v7"].mode));
   CHECK(image["old"].data + image["contiguous"].data == "oc");
-  for (const char type : {'M', 'V', 'D', 'Q'}) CHECK(has(refusal_of(Tar().entry({.name = "odd", .type = type})), "unknown type"));
+  for (const char type : {'M', 'V', 'D', 'Q'})
+    CHECK(has(refusal_of(Tar().entry({.name = "odd", .type = type})), "unknown type"));
 }
 
 TEST_CASE("a file whose name ends as a directory's is refused: readers differ in what it is") {
-  const std::string long_name = std::string(99, 'd') + "/file";  // the header has only its first 100 bytes
-  for (const auto& tar : {Tar().file("f/"), Tar().pax(record("path", "f/")).file("f"), Tar().gnu_long('L', "f/").file("f"),
-                          Tar().pax(record("path", long_name)).entry({.name = long_name, .type = '\0'})}) {
+  const std::string long_name =
+      std::string(99, 'd') + "/file";  // the header has only its first 100 bytes
+  for (const auto& tar :
+       {Tar().file("f/"), Tar().pax(record("path", "f/")).file("f"),
+        Tar().gnu_long('L', "f/").file("f"),
+        Tar().pax(record("path", long_name)).entry({.name = long_name, .type = '\0'})}) {
     CHECK(has(refusal_of(tar), "may be a file or a directory"));
   }
   CHECK(image_of(Tar().pax(record("path", long_name)).file(long_name)).count(long_name) == 1);
 }
 
 TEST_CASE("a size stated by a link or a directory means no data") {
-  auto image = image_of(Tar().file("f").entry({.name = "l", .type = '1', .size = 512, .link = "f"}).file("g"));
+  auto image = image_of(
+      Tar().file("f").entry({.name = "l", .type = '1', .size = 512, .link = "f"}).file("g"));
   CHECK(image["l"].links == 2);
   CHECK(image.count("g") == 1);
 }
@@ -361,22 +389,28 @@ TEST_CASE("global extended headers change nothing, and none may name or place an
   auto image = image_of(Tar().pax(record("comment", "git") + record("mtime", "1"), 'g').file("f"));
   CHECK(image["f"].mtime == 15);
   CHECK(image.size() == 2);
-  for (const auto& records :
-       {record("path", "/etc/passwd"), record("linkpath", "x"), record("size", "1"), record("GNU.sparse.size", "9")}) {
+  for (const auto& records : {record("path", "/etc/passwd"), record("linkpath", "x"),
+                              record("size", "1"), record("GNU.sparse.size", "9")}) {
     CHECK(has(refusal_of(Tar().pax(records, 'g').file("f")), "a global extended header sets"));
   }
 }
 
 TEST_CASE("an extended header's size counts, and nothing is smuggled in the difference") {
   const std::string hidden = Header{.name = "smuggled"}.bytes();
-  auto image = image_of(Tar().pax(record("size", "512")).raw(Header{.name = "f", .size = 0}.bytes()).raw(hidden).file("g"));
+  auto image = image_of(Tar()
+                            .pax(record("size", "512"))
+                            .raw(Header{.name = "f", .size = 0}.bytes())
+                            .raw(hidden)
+                            .file("g"));
   CHECK(image["f"].data == hidden);
   CHECK(image.count("smuggled") == 0);
   CHECK(image.count("g") == 1);
 }
 
-TEST_CASE("a long name behind an extended header keeps its own size, and the extended header wins") {
-  auto image = image_of(Tar().pax(record("path", "pax") + record("size", "3")).gnu_long('L', "gnu").file("f", "abc"));
+TEST_CASE(
+    "a long name behind an extended header keeps its own size, and the extended header wins") {
+  auto image = image_of(
+      Tar().pax(record("path", "pax") + record("size", "3")).gnu_long('L', "gnu").file("f", "abc"));
   CHECK(image["pax"].data == "abc");
   CHECK(image.size() == 2);
 }
@@ -393,7 +427,8 @@ TEST_CASE("the same layer gives the same bytes for any number of threads") {
   const std::string blob = gzip(tar.end());
   const std::string first = contents(convert(blob, 0).file.get());
   CHECK(first.size() % 4096 == 0);
-  for (const unsigned workers : {1U, 2U, 4U, 4U}) CHECK(contents(convert(blob, workers).file.get()) == first);
+  for (const unsigned workers : {1U, 2U, 4U, 4U})
+    CHECK(contents(convert(blob, workers).file.get()) == first);
   CHECK(contents(convert(zstd(tar.end()), 2).file.get()) == first);
 
   const auto files = convert(blob, 2).image();
@@ -410,7 +445,8 @@ TEST_CASE("the same layer gives the same bytes for any number of threads") {
 
 TEST_CASE("100,000 entries, in one directory too") {
   Tar tar;
-  for (int i = 0; i < 100'000; ++i) tar.file((i % 2 == 0 ? "one/" : std::to_string(i % 1000) + '/') + std::to_string(i), "x");
+  for (int i = 0; i < 100'000; ++i)
+    tar.file((i % 2 == 0 ? "one/" : std::to_string(i % 1000) + '/') + std::to_string(i), "x");
   const auto converted = convert(gzip(tar.end()));
   INFO(converted.why());
   REQUIRE(converted.layer);

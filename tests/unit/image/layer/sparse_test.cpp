@@ -8,8 +8,8 @@ using namespace spc;
 using namespace spc::test;
 
 TEST_CASE("sparse files of all formats are exact") {
-  const std::string expected =
-      std::string(1000, '\0') + std::string(512, 'A') + std::string(400000, '\0') + "BBBB" + std::string(96, '\0');
+  const std::string expected = std::string(1000, '\0') + std::string(512, 'A') +
+                               std::string(400000, '\0') + "BBBB" + std::string(96, '\0');
   const auto size = std::to_string(expected.size());
   const std::string data = std::string(512, 'A') + "BBBB";
   const std::string second = std::to_string(1000 + 512 + 400000);
@@ -32,14 +32,15 @@ TEST_CASE("sparse files of all formats are exact") {
   more.replace(0, 11, octal(401512)).replace(12, 11, octal(4));
   tar.raw(Header::sum(old)).raw(more).raw(padded(data));
   // PAX 0.0, 0.1, 1.0
-  tar.pax(record("GNU.sparse.size", size) + record("GNU.sparse.numblocks", "2") + record("GNU.sparse.offset", "1000") +
-          record("GNU.sparse.numbytes", "512") + record("GNU.sparse.offset", second) + record("GNU.sparse.numbytes", "4"))
+  tar.pax(record("GNU.sparse.size", size) + record("GNU.sparse.numblocks", "2") +
+          record("GNU.sparse.offset", "1000") + record("GNU.sparse.numbytes", "512") +
+          record("GNU.sparse.offset", second) + record("GNU.sparse.numbytes", "4"))
       .file("p00", data);
   tar.pax(record("GNU.sparse.size", size) + record("GNU.sparse.name", "p01") +
           record("GNU.sparse.map", "1000,512," + second + ",4"))
       .file("GNUSparseFile.0/p01", data);
-  tar.pax(record("GNU.sparse.major", "1") + record("GNU.sparse.minor", "0") + record("GNU.sparse.name", "p10") +
-          record("GNU.sparse.realsize", size))
+  tar.pax(record("GNU.sparse.major", "1") + record("GNU.sparse.minor", "0") +
+          record("GNU.sparse.name", "p10") + record("GNU.sparse.realsize", size))
       .file("GNUSparseFile.0/p10", padded("2\n1000\n512\n" + second + "\n4\n") + data);
   auto image = image_of(tar.file("next", "n"));
   for (const char* name : {"old", "p00", "p01", "p10"}) CHECK(image[name].data == expected);
@@ -49,18 +50,23 @@ TEST_CASE("sparse files of all formats are exact") {
 
 TEST_CASE("sparse maps that lie are refused") {
   const auto sparse = [](const std::string& size, const std::string& map) {
-    return reason(Tar().pax(record("GNU.sparse.size", size) + record("GNU.sparse.map", map)).file("s", "12345678").end());
+    return reason(Tar()
+                      .pax(record("GNU.sparse.size", size) + record("GNU.sparse.map", map))
+                      .file("s", "12345678")
+                      .end());
   };
-  CHECK(has(sparse("100", "0,4,2,4"), "map is wrong"));           // overlapping
-  CHECK(has(sparse("100", "50,4,0,4"), "map is wrong"));          // descending
-  CHECK(has(sparse("100", "0,4,98,4"), "map is wrong"));          // past the end
-  CHECK(has(sparse("2000", "0,4,600,4"), "map is wrong"));        // readers differ in where the second part begins
+  CHECK(has(sparse("100", "0,4,2,4"), "map is wrong"));   // overlapping
+  CHECK(has(sparse("100", "50,4,0,4"), "map is wrong"));  // descending
+  CHECK(has(sparse("100", "0,4,98,4"), "map is wrong"));  // past the end
+  CHECK(has(sparse("2000", "0,4,600,4"),
+            "map is wrong"));  // readers differ in where the second part begins
   CHECK(has(sparse("100", "0,4"), "does not fit"));               // less than the data
   CHECK(has(sparse("100", "0,4,50"), "no number"));               // odd
   CHECK(has(sparse("1152921504606846976", "0,8"), "more than"));  // 1 EiB
   const auto in_data = [](const std::string& map) {
     return reason(Tar()
-                      .pax(record("GNU.sparse.major", "1") + record("GNU.sparse.minor", "0") + record("GNU.sparse.realsize", "9"))
+                      .pax(record("GNU.sparse.major", "1") + record("GNU.sparse.minor", "0") +
+                           record("GNU.sparse.realsize", "9"))
                       .file("s", padded(map))
                       .end());
   };

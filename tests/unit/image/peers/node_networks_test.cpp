@@ -7,7 +7,8 @@ using namespace spc;
 namespace {
 
 PeerAddress at(const std::string& ip, std::uint16_t port) {
-  return {.ip = Network::parse(ip + (ip.find(':') == std::string::npos ? "/32" : "/128")).address, .port = port};
+  return {.ip = Network::parse(ip + (ip.find(':') == std::string::npos ? "/32" : "/128")).address,
+          .port = port};
 }
 
 }  // namespace
@@ -37,7 +38,8 @@ TEST_CASE("nodes are asked in networks of this node, or in those of the site alo
 TEST_CASE("no node is asked on the loopback of another, nor where only the link leads") {
   const NodeNetworks node{.own = {Network::parse("192.0.2.7/24")}};
   const std::vector<Network> all{Network::parse("0.0.0.0/0"), Network::parse("::/0")};
-  for (const char* ip : {"127.0.0.1", "127.9.9.9", "::1", "169.254.169.254", "fe80::1"}) CHECK(!node.may_ask(at(ip, 40000), all));
+  for (const char* ip : {"127.0.0.1", "127.9.9.9", "::1", "169.254.169.254", "fe80::1"})
+    CHECK(!node.may_ask(at(ip, 40000), all));
   const NodeNetworks alone{.own = {Network::parse("127.0.0.1/8")}};
   CHECK(alone.may_ask(at("127.0.0.1", 40000), {}));
 }

@@ -17,12 +17,19 @@ Curve steady(double rate, double size = 1e12) {
   return [=](double at) { return std::min(rate * at, size); };
 }
 
-/// The seconds at which a node leaves its source, in `seconds`; `better`: what it gets after its first move.
-std::vector<double> moves(const Curve& here, const Curve& there, const Curve& leader, double pace, double seconds = 60) {
+/// The seconds at which a node leaves its source, in `seconds`; `better`: what it gets after its
+/// first move.
+std::vector<double> moves(const Curve& here, const Curve& there, const Curve& leader, double pace,
+                          double seconds = 60) {
   SourcePace source_pace;
   std::vector<double> found;
   for (double now = 0; now < seconds; now += kLook) {
-    if (!source_pace.is_slow({.now = now, .here = here(now), .there = there(now), .leader = leader(now), .pace = pace})) continue;
+    if (!source_pace.is_slow({.now = now,
+                              .here = here(now),
+                              .there = there(now),
+                              .leader = leader(now),
+                              .pace = pace}))
+      continue;
     found.push_back(now);
     source_pace.restart();
   }
@@ -53,13 +60,16 @@ TEST_CASE("a registry that is slow is nobody's source's fault") {
 }
 
 TEST_CASE("a network that is full is nobody's fault: others get no more") {
-  // The registry would give 1 GB/s; each link half of it to a child, and a quarter where a source has a refuge.
+  // The registry would give 1 GB/s; each link half of it to a child, and a quarter where a source
+  // has a refuge.
   CHECK(moves(steady(156 * kMB), steady(312 * kMB), steady(1000 * kMB), 312 * kMB).empty());
 }
 
-TEST_CASE("a node whose source keeps up with the leader stays while it is behind by what is on its way") {
+TEST_CASE(
+    "a node whose source keeps up with the leader stays while it is behind by what is on its way") {
   CHECK(moves(
-            steady(100 * kMB), [](double at) { return 100 * kMB * at + 20 * kMB; }, steady(100 * kMB), 100 * kMB)
+            steady(100 * kMB), [](double at) { return 100 * kMB * at + 20 * kMB; },
+            steady(100 * kMB), 100 * kMB)
             .empty());
 }
 
@@ -70,12 +80,15 @@ TEST_CASE("a source that is itself behind is left later than it leaves its own")
   REQUIRE(!above.empty());
   CHECK(below.front() >= above.front() + 1);
   // It has left: what is below gets on, and stays.
-  const Curve recovers = [](double at) { return at < 2 ? 10 * kMB * at : 20 * kMB + 90 * kMB * (at - 2); };
+  const Curve recovers = [](double at) {
+    return at < 2 ? 10 * kMB * at : 20 * kMB + 90 * kMB * (at - 2);
+  };
   CHECK(moves(recovers, recovers, steady(100 * kMB), 100 * kMB).empty());
 }
 
 TEST_CASE("a node whose own link is slow leaves two sources in vain, and then no more") {
-  const auto left = moves(steady(5 * kMB), steady(100 * kMB), steady(100 * kMB, 1e9), 100 * kMB, 600);
+  const auto left =
+      moves(steady(5 * kMB), steady(100 * kMB), steady(100 * kMB, 1e9), 100 * kMB, 600);
   REQUIRE(left.size() == 2);
   CHECK(left[1] - left[0] >= 5);
 }
@@ -86,8 +99,11 @@ TEST_CASE("a node leaves three sources at most, whatever they do") {
   double here = 0, rate = 1 * kMB;
   for (double now = 0; now < 600; now += kLook) {
     here += rate * kLook;
-    if (!source_pace.is_slow(
-            {.now = now, .here = here, .there = 1000 * kMB * now, .leader = 1000 * kMB * now, .pace = 1000 * kMB}))
+    if (!source_pace.is_slow({.now = now,
+                              .here = here,
+                              .there = 1000 * kMB * now,
+                              .leader = 1000 * kMB * now,
+                              .pace = 1000 * kMB}))
       continue;
     ++left;
     rate *= 3;  // each is better than the last one, and slow
@@ -100,7 +116,11 @@ TEST_CASE("a time in which a node takes nothing says nothing of its source") {
   SourcePace source_pace;
   for (double now = 0; now < 30; now += kLook) {
     source_pace.restart();  // its converter is full
-    CHECK(!source_pace.is_slow({.now = now, .here = 0, .there = 100 * kMB * now, .leader = 100 * kMB * now, .pace = 100 * kMB}));
+    CHECK(!source_pace.is_slow({.now = now,
+                                .here = 0,
+                                .there = 100 * kMB * now,
+                                .leader = 100 * kMB * now,
+                                .pace = 100 * kMB}));
   }
 }
 

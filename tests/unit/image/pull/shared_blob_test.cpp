@@ -29,8 +29,12 @@ struct SharedDirectory {
     char name[] = "/tmp/spc-shared-XXXXXX";
     return ::mkdtemp(name);
   }
-  [[nodiscard]] fs::path blob(const Digest& digest) const { return path / "blobs/sha256" / digest.hex(); }
-  [[nodiscard]] bool is_at_rest() const { return fs::is_empty(path / "tmp") && fs::is_empty(path / "leases"); }
+  [[nodiscard]] fs::path blob(const Digest& digest) const {
+    return path / "blobs/sha256" / digest.hex();
+  }
+  [[nodiscard]] bool is_at_rest() const {
+    return fs::is_empty(path / "tmp") && fs::is_empty(path / "leases");
+  }
 };
 
 struct Told final : Log {
@@ -59,7 +63,8 @@ class SentBytes final : public BlobStream {
   void start() override {}
   void advance() override {
     const std::string_view piece = std::string_view(bytes_).substr(at_, 300'000);
-    if (!paused_ && !finished()) paused_ = sink_.take(std::as_bytes(std::span(piece))) == HttpHandler::Take::later;
+    if (!paused_ && !finished())
+      paused_ = sink_.take(std::as_bytes(std::span(piece))) == HttpHandler::Take::later;
     if (!paused_) at_ += piece.size();
   }
   void resume() override { paused_ = false; }
@@ -88,7 +93,10 @@ struct SharedScene {
     blob.size = content.size();
   }
   [[nodiscard]] SharedPlace place() {
-    return {.store = shared.store, .place = "registry/app", .log = log, .fetch = [this](FetchSink& sink) -> std::unique_ptr<BlobStream> {
+    return {.store = shared.store,
+            .place = "registry/app",
+            .log = log,
+            .fetch = [this](FetchSink& sink) -> std::unique_ptr<BlobStream> {
               ++fetches;
               return std::make_unique<SentBytes>(content, sink);
             }};
@@ -135,7 +143,8 @@ TEST_CASE("a file that another node takes away while it is read is made good by 
 TEST_CASE("a blob is read while another node brings it") {
   SharedScene scene(5'000'000);
   PulledBytes first_sink, second_sink;
-  SharedBlob first(scene.place(), scene.blob, first_sink), second(scene.place(), scene.blob, second_sink);
+  SharedBlob first(scene.place(), scene.blob, first_sink),
+      second(scene.place(), scene.blob, second_sink);
   first.start();
   second.start();
   std::size_t ahead = 0;
@@ -263,11 +272,12 @@ TEST_CASE("a lease is for one at a time, and is given back") {
   CHECK(shared.is_at_rest());
 }
 
-
 TEST_CASE("what a node brought to its end and could not publish the next one publishes") {
   SharedScene scene(1'000'000);
   const std::string name = scene.blob.digest.hex() + ".0123456789abcdef";
-  const fs::path lease = scene.shared.path / "leases" / (scene.blob.digest.hex() + "." + Sha256::of("registry/app").hex().substr(0, 16));
+  const fs::path lease =
+      scene.shared.path / "leases" /
+      (scene.blob.digest.hex() + "." + Sha256::of("registry/app").hex().substr(0, 16));
   std::ofstream{scene.shared.path / "tmp" / name} << scene.content;
   std::ofstream{lease} << "node 1 0123456789abcdef 00000000000000000007 " << name;
   CHECK((scene.pulled() == scene.content));

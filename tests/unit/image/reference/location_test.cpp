@@ -1,5 +1,5 @@
-#include "unit/test.hpp"
 #include "image/reference/location.hpp"
+#include "unit/test.hpp"
 
 #include <string>
 
@@ -17,12 +17,17 @@ using Kind = ImageLocation::Kind;
 std::string parts(const std::string& text) {
   const auto location = ImageLocation::parse(text);
   if (!location) return "refused: " + location.error().message();
-  static const char* const kNames[] = {"registry", "oci", "oci-archive", "docker-archive", "dockerd", "podman", "path", "remote_file"};
-  const std::string second = location->kind == Kind::registry ? location->name.canonical() : location->path;
-  return std::string(kNames[static_cast<int>(location->kind)]) + "|" + second + "|" + location->reference;
+  static const char* const kNames[] = {"registry", "oci",    "oci-archive", "docker-archive",
+                                       "dockerd",  "podman", "path",        "remote_file"};
+  const std::string second =
+      location->kind == Kind::registry ? location->name.canonical() : location->path;
+  return std::string(kNames[static_cast<int>(location->kind)]) + "|" + second + "|" +
+         location->reference;
 }
 
-bool location_refused(const std::string& text, const std::string& reason) { return refused(ImageLocation::parse(text), reason); }
+bool location_refused(const std::string& text, const std::string& reason) {
+  return refused(ImageLocation::parse(text), reason);
+}
 
 }  // namespace
 
@@ -36,24 +41,27 @@ TEST_CASE("every form of a location is told apart by its beginning") {
   CHECK(parts("oci:/a/b:v1") == "oci|/a/b|v1");
   CHECK(parts("oci:~/images/x:sha256:" + kHex) == "oci|~/images/x|sha256:" + kHex);
   CHECK(parts("oci-archive:x.tar") == "oci-archive|x.tar|");
-  CHECK(parts("oci-archive:../x y.tar:registry:5000/a/b:v1") == "oci-archive|../x y.tar|registry:5000/a/b:v1");
+  CHECK(parts("oci-archive:../x y.tar:registry:5000/a/b:v1") ==
+        "oci-archive|../x y.tar|registry:5000/a/b:v1");
   CHECK(parts("docker-archive:/x.tar.gz:a/b:v1") == "docker-archive|/x.tar.gz|a/b:v1");
   CHECK(parts("dockerd://ubuntu:22.04") == "dockerd||ubuntu:22.04");
   CHECK(parts("podman://localhost/my/image:1") == "podman||localhost/my/image:1");
-  for (const char* path : {"./x.sqsh", "../x", "/x", "~/x.sif", ".hidden", "./a:b", "/images/dir/", "/.", ".", "./caf\xc3\xa9"}) {
+  for (const char* path : {"./x.sqsh", "../x", "/x", "~/x.sif", ".hidden", "./a:b", "/images/dir/",
+                           "/.", ".", "./caf\xc3\xa9"}) {
     CHECK(parts(path) == "path|" + std::string(path) + "|");
   }
 }
 
 TEST_CASE("a location's canonical text is that location again") {
-  for (const char* text :
-       {"docker.io/library/ubuntu:latest", "myhost#a/b:latest", "oci:dir", "oci:dir:v1", "oci-archive:/x y:a/b:c",
-        "docker-archive:x.tar", "dockerd://ubuntu", "podman://localhost/x:1", "./x", "~/x", "/a:b"}) {
+  for (const char* text : {"docker.io/library/ubuntu:latest", "myhost#a/b:latest", "oci:dir",
+                           "oci:dir:v1", "oci-archive:/x y:a/b:c", "docker-archive:x.tar",
+                           "dockerd://ubuntu", "podman://localhost/x:1", "./x", "~/x", "/a:b"}) {
     CHECK(ImageLocation::parse(text).value().canonical() == text);
   }
   CHECK(ImageLocation::parse("ubuntu").value().canonical() == "docker.io/library/ubuntu:latest");
   CHECK(ImageLocation::parse("alice@x:1.tar").value().canonical() == "docker.io/library/x:1.tar");
-  CHECK(ImageLocation::parse("docker.io/library/x:1.tar").value().canonical() == "docker.io/library/x:1.tar");
+  CHECK(ImageLocation::parse("docker.io/library/x:1.tar").value().canonical() ==
+        "docker.io/library/x:1.tar");
   CHECK(ImageLocation::parse("alice@ubuntu").value().name.user == "alice");
   CHECK(ImageLocation::parse("ubuntu", "reg:5000").value().canonical() == "reg:5000/ubuntu:latest");
 }
@@ -83,7 +91,8 @@ TEST_CASE("a file named without its path is said so") {
   CHECK(parts("docker://foo.sqsh") == "registry|docker.io/library/foo.sqsh:latest|");
 }
 
-// facts/security.md, section 3 A. Row 1 has its second half (an option given twice) in spank_options_test.cpp.
+// facts/security.md, section 3 A. Row 1 has its second half (an option given twice) in
+// spank_options_test.cpp.
 
 TEST_CASE("row 1: an empty image is refused") { CHECK(location_refused("", "is empty")); }
 
@@ -123,8 +132,9 @@ TEST_CASE("row 6: ports and IPv6 addresses of registries") {
 }
 
 TEST_CASE("row 7: a password is refused wherever it stands, and not repeated") {
-  for (const char* text : {"alice:secret@registry/x", "docker://alice:secret@registry:5000/x:1", "http://alice:secret@registry/x",
-                           "foo://alice:secret@registry/x", "alice:secret@http://registry/x", "alice:secret@registry/x.tar",
+  for (const char* text : {"alice:secret@registry/x", "docker://alice:secret@registry:5000/x:1",
+                           "http://alice:secret@registry/x", "foo://alice:secret@registry/x",
+                           "alice:secret@http://registry/x", "alice:secret@registry/x.tar",
                            "dockerd://alice:secret@registry/x y", "alice:secret@registry/dir/"}) {
     const auto location = ImageLocation::parse(text);
     INFO(text);
@@ -164,7 +174,9 @@ TEST_CASE("a file of a server has a name for the site's rules") {
   CHECK(file->name.registry == "registry:5000");
   CHECK(file->name.repository == "a/b.sif");
   CHECK(file->name.digest->hex() == hex);
-  for (const char* text : {"https://", "https:///x", "https://registry/", "https://alice:secret@registry/x", "https://r/x#md5=1", "https://r/a b"}) {
+  for (const char* text :
+       {"https://", "https:///x", "https://registry/", "https://alice:secret@registry/x",
+        "https://r/x#md5=1", "https://r/a b"}) {
     const auto refused = ImageLocation::parse(text);
     REQUIRE_FALSE(refused);
     CHECK(refused.error().message().find("secret") == std::string::npos);
@@ -172,8 +184,9 @@ TEST_CASE("a file of a server has a name for the site's rules") {
 }
 
 TEST_CASE("row 11: Docker Hub has one name in the store") {
-  for (const char* text : {"ubuntu", "docker.io/ubuntu", "docker.io/library/ubuntu", "index.docker.io/ubuntu",
-                           "registry-1.docker.io/library/ubuntu", "docker://library/ubuntu:latest"}) {
+  for (const char* text :
+       {"ubuntu", "docker.io/ubuntu", "docker.io/library/ubuntu", "index.docker.io/ubuntu",
+        "registry-1.docker.io/library/ubuntu", "docker://library/ubuntu:latest"}) {
     CHECK(parts(text) == "registry|docker.io/library/ubuntu:latest|");
   }
 }
@@ -194,8 +207,10 @@ TEST_CASE("image names are shown without secrets of URLs") {
   CHECK(without_secrets("r.example/x?sig=secret") == "r.example/x");
   CHECK(without_secrets("alice:secret@r.example/x") == "r.example/x");
   // Names without one stay.
-  for (const char* text : {"debian:12", "alice@nvcr.io/a/b:1", "nvcr.io#a/b:1", "docker://alice@r/x", "r:5000#a/b@sha256:00", "debian:12@sha256:00",
-                           "./what?.sqsh", "/a?b/c#d", "~/x?y", "oci:/a?b:c", "oci-archive:x?y", "docker-archive:a@b?c", "podman://a/b:1", ""}) {
+  for (const char* text :
+       {"debian:12", "alice@nvcr.io/a/b:1", "nvcr.io#a/b:1", "docker://alice@r/x",
+        "r:5000#a/b@sha256:00", "debian:12@sha256:00", "./what?.sqsh", "/a?b/c#d", "~/x?y",
+        "oci:/a?b:c", "oci-archive:x?y", "docker-archive:a@b?c", "podman://a/b:1", ""}) {
     INFO(text);
     CHECK(without_secrets(text) == text);
     CHECK(name_without_secrets(text) == text);
@@ -204,11 +219,13 @@ TEST_CASE("image names are shown without secrets of URLs") {
 }
 
 TEST_CASE("names of URLs differ by query and are safe to keep") {
-  const auto one = name_without_secrets("https://r/x?file=a"), other = name_without_secrets("https://r/x?file=b");
+  const auto one = name_without_secrets("https://r/x?file=a"),
+             other = name_without_secrets("https://r/x?file=b");
   CHECK(one.starts_with("https://r/x?~"));
   CHECK(one.size() == other.size());
   CHECK(one != other);
   CHECK(without_secrets(one) == "https://r/x");
   CHECK(ImageLocation::parse(one).has_value());
-  CHECK(name_without_secrets("https://r/x?sig=secret#sha256=" + kHex) == "https://r/x#sha256=" + kHex);
+  CHECK(name_without_secrets("https://r/x?sig=secret#sha256=" + kHex) ==
+        "https://r/x#sha256=" + kHex);
 }

@@ -1,6 +1,6 @@
-#include "unit/test.hpp"
 #include "image/reference/reference.hpp"
 #include "image/reference/request.hpp"
+#include "unit/test.hpp"
 
 #include <sys/utsname.h>
 
@@ -44,7 +44,8 @@ TEST_CASE("every way to write an image has one canonical name") {
 }
 
 TEST_CASE("user, default registry, digest and file name") {
-  const auto nvidia = ImageReference::parse("docker://$oauthtoken@nvcr.io#nvidia/cuda:12@sha256:" + kHex).value();
+  const auto nvidia =
+      ImageReference::parse("docker://$oauthtoken@nvcr.io#nvidia/cuda:12@sha256:" + kHex).value();
   CHECK(nvidia.user == "$oauthtoken");
   CHECK(nvidia.tag_ignored);
   CHECK(nvidia.tag_or_digest() == "sha256:" + kHex);
@@ -97,38 +98,51 @@ TEST_CASE("a password in a name is refused and not repeated") {
   }
 }
 
-TEST_CASE("a node's own platform is that of its processor, without a variant, so that each fits that it runs") {
+TEST_CASE(
+    "a node's own platform is that of its processor, without a variant, so that each fits that it "
+    "runs") {
   utsname system{};
   REQUIRE(::uname(&system) == 0);
   const std::string machine = system.machine;
-  CHECK(Platform::host().str() == "linux/" + (machine == "x86_64" ? "amd64" : machine == "aarch64" ? "arm64" : machine));
+  CHECK(Platform::host().str() == "linux/" + (machine == "x86_64"    ? "amd64"
+                                              : machine == "aarch64" ? "arm64"
+                                                                     : machine));
 }
 
 TEST_CASE("what another machine is given is kept under another name") {
   const auto reference = ImageReference::parse("r:1/a:t").value();
   CHECK(ref_file_of(reference, Platform::host()) == "r:1%2Fa:t");
-  CHECK(ref_file_of(reference, Platform::parse("linux/riscv64").value()) == "r:1%2Fa:t@linux%2Friscv64");
-  CHECK_FALSE(ref_file_of(ImageReference::parse("r:1/" + std::string(240, 'a')).value(), Platform::parse("linux/s390x").value()));
+  CHECK(ref_file_of(reference, Platform::parse("linux/riscv64").value()) ==
+        "r:1%2Fa:t@linux%2Friscv64");
+  CHECK_FALSE(ref_file_of(ImageReference::parse("r:1/" + std::string(240, 'a')).value(),
+                          Platform::parse("linux/s390x").value()));
 }
 
 TEST_CASE("what a tag is said to stand for is kept under a name of both") {
   const auto tag = ImageReference::parse("r:1/a:t").value();
   const Digest digest = Digest::parse("sha256:" + std::string(64, 'a')).value();
   CHECK(ref_file_of(tag, Platform::host(), digest) == "r:1%2Fa:t@" + digest.str());
-  CHECK(ref_file_of(tag, Platform::parse("linux/s390x").value(), digest) == "r:1%2Fa:t@linux%2Fs390x@" + digest.str());
-  CHECK(ref_file_of(ImageReference::parse("r:1/" + std::string(170, 'a')).value(), Platform::host()));
-  CHECK_FALSE(ref_file_of(ImageReference::parse("r:1/" + std::string(180, 'a')).value(), Platform::host(), digest));
+  CHECK(ref_file_of(tag, Platform::parse("linux/s390x").value(), digest) ==
+        "r:1%2Fa:t@linux%2Fs390x@" + digest.str());
+  CHECK(
+      ref_file_of(ImageReference::parse("r:1/" + std::string(170, 'a')).value(), Platform::host()));
+  CHECK_FALSE(ref_file_of(ImageReference::parse("r:1/" + std::string(180, 'a')).value(),
+                          Platform::host(), digest));
 }
 
 TEST_CASE("what a tag is said to stand for counts for this tag alone") {
   const auto tag = ImageReference::parse("alice@r:1/a/b:t").value();
-  const Digest one = Digest::parse("sha256:" + std::string(64, 'a')).value(), other = Digest::parse("sha256:" + std::string(64, 'b')).value();
-  const std::string words = "r:1/a/c:t@" + other.str() + " r:1/a/b:t@" + one.str() + " r:1/a/b:t2@" + other.str();
+  const Digest one = Digest::parse("sha256:" + std::string(64, 'a')).value(),
+               other = Digest::parse("sha256:" + std::string(64, 'b')).value();
+  const std::string words =
+      "r:1/a/c:t@" + other.str() + " r:1/a/b:t@" + one.str() + " r:1/a/b:t2@" + other.str();
   CHECK(resolved_tag(tag, words) == one);
   CHECK(resolved_tag(ImageReference::parse("r:1/a/b:t2").value(), words) == other);
   CHECK_FALSE(resolved_tag(ImageReference::parse("r:1/a/b:t@" + other.str()).value(), words));
   CHECK_FALSE(resolved_tag(ImageReference::parse("r:1/a/b").value(), words));
-  for (const char* text : {"", " ", "@", "r:1/a/b:t", "r:1/a/b:t@", "r:1/a/b:t@sha256:a", "r:1/a/b:t @"}) CHECK_FALSE(resolved_tag(tag, text));
+  for (const char* text :
+       {"", " ", "@", "r:1/a/b:t", "r:1/a/b:t@", "r:1/a/b:t@sha256:a", "r:1/a/b:t @"})
+    CHECK_FALSE(resolved_tag(tag, text));
   CHECK_FALSE(resolved_tag(tag, "x" + words.substr(0, words.find(' '))));
   CHECK_FALSE(resolved_tag(tag, "r:1/a/b:t@" + one.str() + "0"));
 }
@@ -174,5 +188,6 @@ TEST_CASE("a tag need not be asked for again while the answer is young enough") 
   CHECK_FALSE(age.is_fresh(0, 59, 999));
   CHECK_FALSE(TagAge{.asked_at = 1000, .now = 990}.is_fresh(0, 60, 900));  // the clock was set back
   CHECK(TagAge::parse_time("17") == 17);
-  for (const char* text : {"", "x", "17x", "1e3", " 17", "99999999999999999999"}) CHECK_FALSE(TagAge::parse_time(text));
+  for (const char* text : {"", "x", "17x", "1e3", " 17", "99999999999999999999"})
+    CHECK_FALSE(TagAge::parse_time(text));
 }

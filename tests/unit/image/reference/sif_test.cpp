@@ -30,8 +30,8 @@ struct Sif {
   void number(std::size_t at, Number value) {
     std::memcpy(bytes.data() + at, &value, sizeof value);
   }
-  Sif& add(std::int32_t type, std::int64_t offset, std::int64_t size, std::int32_t file_system = 0, std::int32_t part = 0,
-           const std::string& architecture = "02") {
+  Sif& add(std::int32_t type, std::int64_t offset, std::int64_t size, std::int32_t file_system = 0,
+           std::int32_t part = 0, const std::string& architecture = "02") {
     const std::size_t at = 4096 + entries++ * 585;
     number(at, type);
     bytes[at + 4] = 1;
@@ -42,17 +42,21 @@ struct Sif {
     put(at + 209, architecture);
     return *this;
   }
-  Sif& root(std::int32_t file_system, const std::string& architecture = "02", std::int64_t size = 4096) {
+  Sif& root(std::int32_t file_system, const std::string& architecture = "02",
+            std::int64_t size = 4096) {
     return add(0x4004, 32768, size, file_system, 2, architecture);
   }
 };
 
-std::span<const std::byte> as_bytes(const std::string& text) { return std::as_bytes(std::span(text)); }
+std::span<const std::byte> as_bytes(const std::string& text) {
+  return std::as_bytes(std::span(text));
+}
 
 std::string outcome(const Sif& sif) {
   const auto table = parse_sif_header(as_bytes(sif.bytes), kFileSize);
   if (!table) return table.error().message();
-  const auto root = find_sif_root(as_bytes(sif.bytes).subspan(table->offset, table->size), kFileSize, "amd64");
+  const auto root =
+      find_sif_root(as_bytes(sif.bytes).subspan(table->offset, table->size), kFileSize, "amd64");
   if (!root) return root.error().message();
   return std::to_string(root->offset) + "+" + std::to_string(root->size);
 }
@@ -62,16 +66,25 @@ std::string outcome(const Sif& sif) {
 TEST_CASE("the root file system of a SIF file is found among the other things in it") {
   CHECK(looks_like_sif(as_bytes(Sif().bytes)));
   CHECK_FALSE(looks_like_sif(as_bytes(std::string(100, 'x'))));
-  CHECK(outcome(Sif().add(0x4001, 32768, 100).add(0x4004, 40960, 77, 1, 4).root(1).add(0x4005, 50000, 10)) == "32768+4096");
+  CHECK(outcome(Sif()
+                    .add(0x4001, 32768, 100)
+                    .add(0x4004, 40960, 77, 1, 4)
+                    .root(1)
+                    .add(0x4005, 50000, 10)) == "32768+4096");
   CHECK(outcome(Sif().add(0x4004, 36864, 50, 1, 1)) == "36864+50");
 }
 
 TEST_CASE("a SIF file that cannot be used is refused by the name of what it is") {
   CHECK(outcome(Sif().root(5)).starts_with("the SIF file's root file system is encrypted (hint: "));
-  CHECK(outcome(Sif().root(2)).starts_with("the SIF file's root file system is ext3, which is not supported (hint: "));
+  CHECK(
+      outcome(Sif().root(2))
+          .starts_with("the SIF file's root file system is ext3, which is not supported (hint: "));
   CHECK(outcome(Sif().root(4)).starts_with("the SIF file's root file system is not a squashfs"));
-  CHECK(outcome(Sif().root(1, "04")) == "the SIF file is for arm64, this node is amd64 (hint: build it for amd64, on a machine of that architecture)");
-  CHECK(outcome(Sif().add(0x4004, 32768, 50, 2, 4)).starts_with("the SIF file contains only an overlay"));
+  CHECK(outcome(Sif().root(1, "04")) ==
+        "the SIF file is for arm64, this node is amd64 (hint: build it for amd64, on a machine of "
+        "that architecture)");
+  CHECK(outcome(Sif().add(0x4004, 32768, 50, 2, 4))
+            .starts_with("the SIF file contains only an overlay"));
   CHECK(outcome(Sif().add(0x400a, 32768, 50)).starts_with("OCI-SIF files are not supported"));
   CHECK(outcome(Sif()) == "the SIF file contains no root file system");
 }
@@ -79,7 +92,8 @@ TEST_CASE("a SIF file that cannot be used is refused by the name of what it is")
 TEST_CASE("a SIF file whose numbers make no sense is refused") {
   CHECK(outcome(Sif().root(1, "02", std::int64_t{1} << 62))
             .starts_with("the SIF file is truncated: its root file system extends beyond"));
-  CHECK(outcome(Sif().root(1, "02", -5)).starts_with("the SIF file is truncated: its root file system extends beyond"));
+  CHECK(outcome(Sif().root(1, "02", -5))
+            .starts_with("the SIF file is truncated: its root file system extends beyond"));
   const auto with = [](std::size_t at, std::int64_t value) {
     Sif sif;
     sif.root(1).number(at, value);

@@ -1,5 +1,5 @@
-#include "unit/test.hpp"
 #include "image/registry/challenge.hpp"
+#include "unit/test.hpp"
 
 using namespace spc;
 
@@ -17,7 +17,8 @@ TEST_CASE("a challenge is read with its parameters, whatever their order and quo
 }
 
 TEST_CASE("garbage in a challenge does no harm") {
-  for (const char* text : {"", ",,,", "=", "\"", "Bearer realm=\"", "Bearer realm=\"\\", "\x01\xff", "a=b", "Bearer =x"}) {
+  for (const char* text : {"", ",,,", "=", "\"", "Bearer realm=\"", "Bearer realm=\"\\", "\x01\xff",
+                           "a=b", "Bearer =x"}) {
     CHECK(parse_challenges(text).size() <= 1);
   }
 }
@@ -54,13 +55,15 @@ TEST_CASE("a token is taken from either name and must be printable") {
   CHECK_FALSE(parse_token("<html>"));
 }
 
-TEST_CASE("a password goes into a header, an identity token into a form, nothing into the address") {
+TEST_CASE(
+    "a password goes into a header, an identity token into a form, nothing into the address") {
   const Challenge bearer{"bearer", {{"realm", "https://auth/token"}, {"service", "reg"}}};
   RegistrySecret secret;
   secret.username = "al ice";
   secret.password = SecretText("p:w");
   const auto basic = token_request(bearer, "a/b", "https://r", &secret).value();
-  CHECK(basic.url == "https://auth/token?service=reg&scope=repository%3Aa%2Fb%3Apull&account=al%20ice");
+  CHECK(basic.url ==
+        "https://auth/token?service=reg&scope=repository%3Aa%2Fb%3Apull&account=al%20ice");
   CHECK(basic.authorization == "Basic YWwgaWNlOnA6dw==");
   CHECK_FALSE(basic.form);
   secret.identity_token = SecretText("i/t");
@@ -68,12 +71,15 @@ TEST_CASE("a password goes into a header, an identity token into a form, nothing
   CHECK(refresh.url == "https://auth/token");
   CHECK(refresh.authorization.empty());
   CHECK(refresh.form ==
-        "service=reg&scope=repository%3Aa%2Fb%3Apull&client_id=spank-container&grant_type=refresh_token&refresh_token=i%2Ft");
-  CHECK(token_request(bearer, "", "https://r", nullptr).value().url == "https://auth/token?service=reg");
+        "service=reg&scope=repository%3Aa%2Fb%3Apull&client_id=spank-container&grant_type=refresh_"
+        "token&refresh_token=i%2Ft");
+  CHECK(token_request(bearer, "", "https://r", nullptr).value().url ==
+        "https://auth/token?service=reg");
 }
 
 TEST_CASE("credentials are shown to login servers of the registry's own domain only") {
-  const auto may = [](const char* realm, const char* registry, const std::vector<std::string>& listed = {}) {
+  const auto may = [](const char* realm, const char* registry,
+                      const std::vector<std::string>& listed = {}) {
     return may_see_credentials(realm, registry, listed);
   };
   CHECK(may("https://auth.docker.io/token", "https://registry-1.docker.io"));
@@ -96,8 +102,11 @@ TEST_CASE("credentials are shown to login servers of the registry's own domain o
   CHECK_FALSE(may("https://9.0.0.1/token", "https://8.0.0.1"));
   CHECK_FALSE(may("https://other/token", "https://registry"));
   CHECK_FALSE(may("https://example.org/token", "http://registry.example.org"));
-  CHECK(may("https://login.example.com/token", "https://registry.example.org", {"login.example.com"}));
-  CHECK_FALSE(may("https://login.example.com:444/token", "https://registry.example.org", {"login.example.com"}));
-  CHECK_FALSE(may("http://login.example.com/token", "https://registry.example.org", {"login.example.com"}));
+  CHECK(may("https://login.example.com/token", "https://registry.example.org",
+            {"login.example.com"}));
+  CHECK_FALSE(may("https://login.example.com:444/token", "https://registry.example.org",
+                  {"login.example.com"}));
+  CHECK_FALSE(
+      may("http://login.example.com/token", "https://registry.example.org", {"login.example.com"}));
   CHECK_FALSE(may("file:///etc/passwd", "https://registry.example.org"));
 }

@@ -52,7 +52,8 @@ struct OneRelay {
     board->entries[0].have = have;
   }
   void run(std::chrono::milliseconds time) {
-    for (const auto end = std::chrono::steady_clock::now() + time; std::chrono::steady_clock::now() < end;) {
+    for (const auto end = std::chrono::steady_clock::now() + time;
+         std::chrono::steady_clock::now() < end;) {
       relay->wait(std::chrono::milliseconds(5), {});
       relay->work();
     }
@@ -66,13 +67,16 @@ struct Asking {
   std::string said;
   bool is_over = false;
 
-  Asking(OneRelay& of, const std::string& path, int node = 1, const std::string& more = "") : server(of) {
-    sockaddr_in there{.sin_family = AF_INET, .sin_port = htons(of.port), .sin_addr = {htonl(INADDR_LOOPBACK)}};
+  Asking(OneRelay& of, const std::string& path, int node = 1, const std::string& more = "")
+      : server(of) {
+    sockaddr_in there{
+        .sin_family = AF_INET, .sin_port = htons(of.port), .sin_addr = {htonl(INADDR_LOOPBACK)}};
     REQUIRE(::connect(socket.get(), reinterpret_cast<sockaddr*>(&there), sizeof there) == 0);
     std::string key;
     for (int i = 0; i < 32; ++i) key += "5a";
-    const std::string text = "GET " + path + "?node=" + std::to_string(node) + " HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer " + key +
-                             "\r\n" + more + "\r\n";
+    const std::string text = "GET " + path + "?node=" + std::to_string(node) +
+                             " HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer " + key + "\r\n" +
+                             more + "\r\n";
     REQUIRE(::send(socket.get(), text.data(), text.size(), 0) == static_cast<ssize_t>(text.size()));
   }
   static std::string of_blob(const OneRelay& relay) { return "/v2/x/blobs/" + relay.blob.str(); }
@@ -169,7 +173,8 @@ TEST_CASE("a node that takes nothing is cut off, and another has its place") {
 TEST_CASE("who waits and has gone leaves his place") {
   OneRelay server({.connections = 3});
   server.add(1 << 20);
-  for (const std::string& path : {Asking::of_blob(server), "/v2/x/blobs/" + Sha256::of("another").str()}) {
+  for (const std::string& path :
+       {Asking::of_blob(server), "/v2/x/blobs/" + Sha256::of("another").str()}) {
     for (int i = 0; i < 6; ++i) {
       Asking waiting(server, path);
       waiting.read(kSize);
@@ -182,12 +187,16 @@ TEST_CASE("who waits and has gone leaves his place") {
 TEST_CASE("garbage in place of a request harms nobody") {
   OneRelay server;
   server.add(kSize);
-  for (const char* text : {"\r\n\r\n", "GET", "\x16\x03\x01", "GET / HTTP/9.9\r\n\r\n", "GET /v2/x/blobs/sha256:zz HTTP/1.1\r\n\r\n"}) {
+  for (const char* text : {"\r\n\r\n", "GET", "\x16\x03\x01", "GET / HTTP/9.9\r\n\r\n",
+                           "GET /v2/x/blobs/sha256:zz HTTP/1.1\r\n\r\n"}) {
     Asking one(server, Asking::of_blob(server));
     UniqueFd raw(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-    sockaddr_in there{.sin_family = AF_INET, .sin_port = htons(server.port), .sin_addr = {htonl(INADDR_LOOPBACK)}};
+    sockaddr_in there{.sin_family = AF_INET,
+                      .sin_port = htons(server.port),
+                      .sin_addr = {htonl(INADDR_LOOPBACK)}};
     REQUIRE(::connect(raw.get(), reinterpret_cast<sockaddr*>(&there), sizeof there) == 0);
-    [[maybe_unused]] const ssize_t sent = ::send(raw.get(), text, std::string_view(text).size(), MSG_NOSIGNAL);
+    [[maybe_unused]] const ssize_t sent =
+        ::send(raw.get(), text, std::string_view(text).size(), MSG_NOSIGNAL);
     CHECK(one.is("200"));
   }
   server.run(std::chrono::milliseconds(50));
@@ -196,17 +205,19 @@ TEST_CASE("garbage in place of a request harms nobody") {
 
 TEST_CASE("whoever else maps a board can only read it") {
   const SharedBoard board = SharedBoard::create().value();
-  CHECK(::mmap(nullptr, sizeof(RelayBoard), PROT_READ | PROT_WRITE, MAP_SHARED, board.file(), 0) == MAP_FAILED);
+  CHECK(::mmap(nullptr, sizeof(RelayBoard), PROT_READ | PROT_WRITE, MAP_SHARED, board.file(), 0) ==
+        MAP_FAILED);
   CHECK(SharedBoard::open(board.file()));
 }
 
 TEST_CASE("relay ends some time after import whoever asks") {
-  OneRelay server({.idle = std::chrono::milliseconds(300), .after_import = std::chrono::milliseconds(1500)});
+  OneRelay server(
+      {.idle = std::chrono::milliseconds(300), .after_import = std::chrono::milliseconds(1500)});
   server.add(kSize);
   server.run(std::chrono::milliseconds(400));
   CHECK(!server.relay->is_over());  // import runs
   server.relay->end_of_import();
-  CHECK(server.relay->is_over());  // nobody has asked
+  CHECK(server.relay->is_over());                     // nobody has asked
   const Asking one(server, Asking::of_blob(server));  // takes nothing
   server.run(std::chrono::milliseconds(600));
   CHECK(!server.relay->is_over());

@@ -75,7 +75,9 @@ class Maker {
     }
   }
 
-  [[nodiscard]] std::uint32_t next_block() const { return static_cast<std::uint32_t>(image_.bytes.size() / kErofsBlock); }
+  [[nodiscard]] std::uint32_t next_block() const {
+    return static_cast<std::uint32_t>(image_.bytes.size() / kErofsBlock);
+  }
 
   std::uint32_t append_data(std::string bytes) {
     const auto block = next_block();
@@ -106,25 +108,29 @@ class Maker {
     append(node.behind, std::uint32_t{0});
     append(node.behind, std::uint32_t{2});
     append(node.behind, std::uint64_t{0});
-    for (std::size_t at = 0; at < node.size; at += kErofsUnit) place_unit(node.content.substr(at, kErofsUnit), node.behind);
+    for (std::size_t at = 0; at < node.size; at += kErofsUnit)
+      place_unit(node.content.substr(at, kErofsUnit), node.behind);
     node.block = next_block() - first;
   }
 
   void place_unit(const std::string& unit, std::string& index) {
     const std::size_t entries = round_up(unit.size(), kErofsBlock) / kErofsBlock;
     std::string packed(LZ4_COMPRESSBOUND(kErofsUnit), '\0');
-    packed.resize(static_cast<std::size_t>(
-        LZ4_compress_default(unit.data(), packed.data(), static_cast<int>(unit.size()), static_cast<int>(packed.size()))));
+    packed.resize(static_cast<std::size_t>(LZ4_compress_default(unit.data(), packed.data(),
+                                                                static_cast<int>(unit.size()),
+                                                                static_cast<int>(packed.size()))));
     const std::size_t blocks = round_up(packed.size(), kErofsBlock) / kErofsBlock;
     if (blocks >= entries) {
       const auto block = append_data(unit);
       for (std::uint32_t i = 0; i < entries; ++i) append_entry(index, 0, 0, block + i);
       return;
     }
-    append_entry(index, 1, 0, append_data(std::string(blocks * kErofsBlock - packed.size(), '\0') + packed));
+    append_entry(index, 1, 0,
+                 append_data(std::string(blocks * kErofsBlock - packed.size(), '\0') + packed));
     const std::size_t whole = unit.size() / kErofsBlock;
     for (std::size_t i = 1; i < whole; ++i) {
-      append_entry(index, 2, 0, static_cast<std::uint32_t>((i == 1 ? 0x800 | blocks : i) | (whole - i) << 16U));
+      append_entry(index, 2, 0,
+                   static_cast<std::uint32_t>((i == 1 ? 0x800 | blocks : i) | (whole - i) << 16U));
     }
     if (unit.size() % kErofsBlock != 0) append_entry(index, 0, unit.size() % kErofsBlock, 0);
   }
@@ -150,7 +156,9 @@ class Maker {
     return bytes;
   }
 
-  [[nodiscard]] static bool is_text(const ErofsNode& node) { return node.type == 2 || node.type == 7; }
+  [[nodiscard]] static bool is_text(const ErofsNode& node) {
+    return node.type == 2 || node.type == 7;
+  }
 
   void place_record(ErofsNode& node, std::size_t& end) {
     const bool is_root = node.path.empty();
@@ -158,9 +166,11 @@ class Maker {
     if (node.type == 2) node.content = entries_of(node);  // of this size, but without numbers
     if (is_text(node)) {
       node.size = node.content.size();
-      node.stored = fixed + node.size <= kErofsBlock - (is_root ? kRootPlace : 0) ? Stored::inlined : Stored::plain;
+      node.stored = fixed + node.size <= kErofsBlock - (is_root ? kRootPlace : 0) ? Stored::inlined
+                                                                                  : Stored::plain;
     }
-    const std::size_t size = fixed + node.behind.size() + (node.stored == Stored::inlined ? node.size : 0);
+    const std::size_t size =
+        fixed + node.behind.size() + (node.stored == Stored::inlined ? node.size : 0);
     std::size_t place = is_root ? kRootPlace : round_up(end, 32);
     if (!is_root && place % kErofsBlock + size > kErofsBlock) place = round_up(place, kErofsBlock);
     node.nid = place / 32;
@@ -179,7 +189,8 @@ class Maker {
 
   std::string entries_of(ErofsNode& node) {
     std::map<std::string, Named> all;
-    for (const auto& [name, child] : node.entries) all[name] = {.name = name, .nid = child->nid, .type = child->type};
+    for (const auto& [name, child] : node.entries)
+      all[name] = {.name = name, .nid = child->nid, .type = child->type};
     all["."] = {.name = ".", .nid = node.nid, .type = 2};
     all[".."] = {.name = "..", .nid = parents_[&node]->nid, .type = 2};
     std::string bytes;
@@ -200,7 +211,8 @@ class Maker {
     return bytes;
   }
 
-  void append_block(std::string& bytes, const std::vector<Named>& block, std::size_t begin, const std::string& path) {
+  void append_block(std::string& bytes, const std::vector<Named>& block, std::size_t begin,
+                    const std::string& path) {
     std::size_t name_at = 12 * block.size();
     std::string names;
     for (const Named& named : block) {
@@ -221,7 +233,8 @@ class Maker {
     std::string free;
     const auto attributes = attributes_of(node, &free);
     append(record, static_cast<std::uint16_t>(1U | static_cast<unsigned>(node.stored) << 1U));
-    append(record, static_cast<std::uint16_t>(attributes.empty() ? 0 : (attributes.size() - 12) / 4 + 1));
+    append(record,
+           static_cast<std::uint16_t>(attributes.empty() ? 0 : (attributes.size() - 12) / 4 + 1));
     append(record, std::uint32_t{node.mode});
     append(record, node.size);
     append(record, static_cast<std::uint32_t>(node.block));
@@ -243,14 +256,17 @@ class Maker {
   }
 
   void mark_open(const ErofsNode& node, std::size_t place, const std::string& free) {
-    const auto open = [&](std::size_t begin, std::size_t size) { image_.open.emplace_back(begin, begin + size); };
+    const auto open = [&](std::size_t begin, std::size_t size) {
+      image_.open.emplace_back(begin, begin + size);
+    };
     open(place + 4, 2);   // permissions
     open(place + 8, 8);   // size
     open(place + 32, 4);  // date
     for (std::size_t i = 0; i < free.size(); ++i) {
       if (free[i] != '\0') open(place + 64 + i, 1);
     }
-    if (node.type == 7 || (node.type == 1 && node.stored == Stored::inlined)) open(image_.behind[node.path], node.size);
+    if (node.type == 7 || (node.type == 1 && node.stored == Stored::inlined))
+      open(image_.behind[node.path], node.size);
     for (const auto& [name, child] : node.entries) {
       const std::string whole = node.path.empty() ? name : node.path + "/" + name;
       open(image_.names[whole], name.size());
@@ -271,7 +287,8 @@ class Maker {
     append(super, std::uint16_t{options_.is_compressed});
     super.resize(128);
     if (options_.is_compressed) {
-      for (const unsigned number : {14U, 65535U, 32U}) append(super, static_cast<std::uint16_t>(number));
+      for (const unsigned number : {14U, 65535U, 32U})
+        append(super, static_cast<std::uint16_t>(number));
     }
     image_.bytes.replace(1024, super.size(), super);
     image_.tables.emplace_back(0, kRootPlace);
@@ -299,10 +316,12 @@ ErofsImage& ErofsImage::seal() {
 }
 
 bool ErofsImage::is_open(std::size_t at) const {
-  return std::any_of(open.begin(), open.end(), [&](const Range& range) { return at >= range.first && at < range.second; });
+  return std::any_of(open.begin(), open.end(),
+                     [&](const Range& range) { return at >= range.first && at < range.second; });
 }
 
-ErofsTree::ErofsTree() : root_(std::make_shared<ErofsNode>(ErofsNode{.mode = S_IFDIR | 0755, .type = 2})) {}
+ErofsTree::ErofsTree()
+    : root_(std::make_shared<ErofsNode>(ErofsNode{.mode = S_IFDIR | 0755, .type = 2})) {}
 
 ErofsTree::Node ErofsTree::find(const std::string& path) {
   Node node = root_;
@@ -325,10 +344,12 @@ ErofsNode& ErofsTree::add(const std::string& path, ErofsNode node) {
 ErofsNode& ErofsTree::directory(const std::string& path, std::uint16_t permissions) {
   return add(path, {.mode = static_cast<std::uint16_t>(S_IFDIR | permissions), .type = 2});
 }
-ErofsNode& ErofsTree::file(const std::string& path, std::string content, Stored stored, std::uint16_t permissions) {
-  return add(
-      path,
-      {.mode = static_cast<std::uint16_t>(S_IFREG | permissions), .type = 1, .stored = stored, .content = std::move(content)});
+ErofsNode& ErofsTree::file(const std::string& path, std::string content, Stored stored,
+                           std::uint16_t permissions) {
+  return add(path, {.mode = static_cast<std::uint16_t>(S_IFREG | permissions),
+                    .type = 1,
+                    .stored = stored,
+                    .content = std::move(content)});
 }
 ErofsNode& ErofsTree::symlink(const std::string& path, std::string target) {
   return add(path, {.mode = S_IFLNK | 0777, .type = 7, .content = std::move(target)});
@@ -362,22 +383,33 @@ ErofsTree erofs_sample(bool large) {
   tree.symlink("link", "d/a");
   tree.fifo("fifo");
   tree.whiteout("gone");
-  tree.directory("hide").with("overlay.opaque", "y", 4).with("overlay.opaque", "y").with("note", "of a directory");
+  tree.directory("hide")
+      .with("overlay.opaque", "y", 4)
+      .with("overlay.opaque", "y")
+      .with("note", "of a directory");
   tree.file("hide/f", "x");
   tree.file("note", "with attributes").with("note", "value").with("other", "");
   if (!large) return tree;
   tree.file("d/one", std::string(4096 + 904, 'q'), Stored::compressed);
-  tree.file("d/exact", std::string(kErofsUnit, 'e') + std::string(8192, 'f'), Stored::compressed).with("a", "b");
-  tree.file("d/mixed", std::string(kErofsUnit, 'm') + noise(kErofsUnit) + std::string(50'000, 'n'), Stored::compressed);
-  tree.file("d/tail", std::string(kErofsUnit, 'm') + noise(4097), Stored::compressed).with("odd", "123456");
-  tree.file("d/index", std::string(std::size_t{17} * kErofsUnit + 1, 'i'), Stored::compressed);  // longer than a block
-  tree.file("d/holes", std::string(std::size_t{3} * kErofsUnit, '\0').replace(kErofsUnit, 10, "some words") + "end",
-            Stored::chunks);
+  tree.file("d/exact", std::string(kErofsUnit, 'e') + std::string(8192, 'f'), Stored::compressed)
+      .with("a", "b");
+  tree.file("d/mixed", std::string(kErofsUnit, 'm') + noise(kErofsUnit) + std::string(50'000, 'n'),
+            Stored::compressed);
+  tree.file("d/tail", std::string(kErofsUnit, 'm') + noise(4097), Stored::compressed)
+      .with("odd", "123456");
+  tree.file("d/index", std::string(std::size_t{17} * kErofsUnit + 1, 'i'),
+            Stored::compressed);  // longer than a block
+  tree.file(
+      "d/holes",
+      std::string(std::size_t{3} * kErofsUnit, '\0').replace(kErofsUnit, 10, "some words") + "end",
+      Stored::chunks);
   tree.file("d/nothing", std::string(kErofsUnit + 1, '\0'), Stored::chunks);
   tree.file("d/full", std::string(4096 - 64, 'f'));
   tree.symlink("long", std::string(4095, 't'));
   tree.symlink("short", std::string(4096 - 64, 's'));
-  tree.file("large", "large attributes", Stored::plain).with("large", std::string(65535, 'v')).with(std::string(250, 'n'), "");
+  tree.file("large", "large attributes", Stored::plain)
+      .with("large", std::string(65535, 'v'))
+      .with(std::string(250, 'n'), "");
   tree.directory("many").with("note", std::string(100, 'x'));
   for (unsigned i = 0; i < 300; ++i) {
     const std::string name = "many/" + std::string(i % 60, 'n') + std::to_string(1000 + i);

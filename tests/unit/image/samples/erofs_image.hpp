@@ -59,7 +59,8 @@ struct ErofsImage {
   ErofsImage& seal();
   template <typename Number>
   ErofsImage& set(std::size_t at, Number number) {
-    bytes.replace(at, sizeof number, std::string_view(reinterpret_cast<const char*>(&number), sizeof number));
+    bytes.replace(at, sizeof number,
+                  std::string_view(reinterpret_cast<const char*>(&number), sizeof number));
     return *this;
   }
   [[nodiscard]] bool is_open(std::size_t at) const;

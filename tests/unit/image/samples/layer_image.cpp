@@ -30,7 +30,9 @@ namespace {
 /// Fuzz targets use this file too, so it knows nothing of the test framework.
 template <typename Condition>
 void must(const Condition& holds, int line = __builtin_LINE()) {
-  if (!holds) throw std::logic_error("layer_image.cpp:" + std::to_string(line) + ": the image cannot be read");
+  if (!holds)
+    throw std::logic_error("layer_image.cpp:" + std::to_string(line) +
+                           ": the image cannot be read");
 }
 
 struct Destroy {
@@ -42,7 +44,8 @@ using Owned = std::unique_ptr<T, Destroy>;
 class Reader {
  public:
   explicit Reader(int fd) {
-    file_.reset(sqfs_open_file(("/proc/self/fd/" + std::to_string(fd)).c_str(), SQFS_FILE_OPEN_READ_ONLY));
+    file_.reset(
+        sqfs_open_file(("/proc/self/fd/" + std::to_string(fd)).c_str(), SQFS_FILE_OPEN_READ_ONLY));
     must(file_);
     must(sqfs_super_read(&super_, file_.get()) == 0);
     must(super_.compression_id == SQFS_COMP_ZSTD || super_.compression_id == SQFS_COMP_LZ4);
@@ -65,8 +68,10 @@ class Reader {
 
   Image read() {
     sqfs_tree_node_t* root = nullptr;
-    must(sqfs_dir_reader_get_full_hierarchy(directories_.get(), ids_.get(), nullptr, 0, &root) == 0);
-    const std::unique_ptr<sqfs_tree_node_t, void (*)(sqfs_tree_node_t*)> tree(root, sqfs_dir_tree_destroy);
+    must(sqfs_dir_reader_get_full_hierarchy(directories_.get(), ids_.get(), nullptr, 0, &root) ==
+         0);
+    const std::unique_ptr<sqfs_tree_node_t, void (*)(sqfs_tree_node_t*)> tree(
+        root, sqfs_dir_tree_destroy);
     Image image;
     walk(image, "", *root);
     return image;
@@ -100,8 +105,8 @@ class Reader {
           found.data.resize(found.size);
           sqfs_u64 at = 0;
           while (at < found.size) {
-            const auto got =
-                sqfs_data_reader_read(data_.get(), &inode, at, found.data.data() + at, static_cast<sqfs_u32>(found.size - at));
+            const auto got = sqfs_data_reader_read(data_.get(), &inode, at, found.data.data() + at,
+                                                   static_cast<sqfs_u32>(found.size - at));
             if (got <= 0) throw DamagedData();
             at += static_cast<sqfs_u64>(got);
           }
@@ -109,7 +114,8 @@ class Reader {
         break;
       case SQFS_INODE_EXT_SLINK:
         found.links = inode.data.slink_ext.nlink;
-        found.data.assign(reinterpret_cast<const char*>(inode.extra), inode.data.slink_ext.target_size);
+        found.data.assign(reinterpret_cast<const char*>(inode.extra),
+                          inode.data.slink_ext.target_size);
         break;
       case SQFS_INODE_EXT_DIR: found.links = inode.data.dir_ext.nlink; break;
       case SQFS_INODE_EXT_FIFO: found.links = inode.data.ipc_ext.nlink; break;
@@ -128,7 +134,8 @@ class Reader {
       sqfs_xattr_value_t* value = nullptr;
       must(sqfs_xattr_reader_read_key(xattrs_.get(), &key) == 0);
       must(sqfs_xattr_reader_read_value(xattrs_.get(), key, &value) == 0);
-      found.xattrs[reinterpret_cast<const char*>(key->key)].assign(reinterpret_cast<const char*>(value->value), value->size);
+      found.xattrs[reinterpret_cast<const char*>(key->key)].assign(
+          reinterpret_cast<const char*>(value->value), value->size);
       sqfs_free(key);
       sqfs_free(value);
     }
@@ -169,7 +176,9 @@ Converted convert(std::string_view blob, unsigned workers, const LayerLimits& li
   if (layer) {
     const std::string image = contents(output.get());
     const auto accepted = verify_layer(std::as_bytes(std::span(image)));
-    if (!accepted) throw std::logic_error("the verifier refuses what the converter made: " + accepted.error().message());
+    if (!accepted)
+      throw std::logic_error("the verifier refuses what the converter made: " +
+                             accepted.error().message());
   }
   return {std::move(layer), std::move(output)};
 }

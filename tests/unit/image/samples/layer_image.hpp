@@ -22,9 +22,11 @@ struct Found {
   std::map<std::string, std::string> xattrs;
 };
 
-/// What an independent reader (libsquashfs') sees in an image: path without leading slash → entry; the root is "".
+/// What an independent reader (libsquashfs') sees in an image: path without leading slash → entry;
+/// the root is "".
 using Image = std::map<std::string, Found>;
-/// A std::logic_error if it cannot be read; this one if it is a file's data that cannot be unpacked.
+/// A std::logic_error if it cannot be read; this one if it is a file's data that cannot be
+/// unpacked.
 struct DamagedData : std::logic_error {
   DamagedData() : std::logic_error("a file's data cannot be read") {}
 };
@@ -40,7 +42,8 @@ struct Converted {
   [[nodiscard]] std::string why() const { return layer ? "no error" : layer.error().message(); }
 };
 
-/// Runs the converter in this process, without the sandbox. What it makes has passed verify_layer().
+/// Runs the converter in this process, without the sandbox. What it makes has passed
+/// verify_layer().
 Converted convert(std::string_view blob, unsigned workers = 1, const LayerLimits& limits = {});
 
 std::string gzip(std::string_view bytes);

@@ -7,7 +7,9 @@ namespace spc::test {
 
 std::string Header::bytes() const {
   std::string block(512, '\0');
-  const auto put = [&](std::size_t at, std::string_view text) { block.replace(at, text.size(), text); };
+  const auto put = [&](std::size_t at, std::string_view text) {
+    block.replace(at, text.size(), text);
+  };
   const auto octal = [](std::uint64_t value, int digits) {
     char text[32];
     std::snprintf(text, sizeof text, "%0*llo", digits, static_cast<unsigned long long>(value));

@@ -22,7 +22,8 @@ struct Header {
   static std::string sum(std::string block);
 };
 
-/// The next bytes of a row that goes on with `seed`; they do not compress, unless `shift` leaves them few bits.
+/// The next bytes of a row that goes on with `seed`; they do not compress, unless `shift` leaves
+/// them few bits.
 void fill_with_noise(std::string& data, std::uint32_t& seed, unsigned shift = 24);
 std::string noise(std::size_t size);
 
@@ -45,11 +46,15 @@ class Tar {
     bytes_ += bytes;
     return *this;
   }
-  Tar& entry(const Header& header, std::string_view data = {}) { return raw(header.bytes()).raw(padded(std::string(data))); }
+  Tar& entry(const Header& header, std::string_view data = {}) {
+    return raw(header.bytes()).raw(padded(std::string(data)));
+  }
   Tar& file(std::string name, std::string_view data = "data", unsigned mode = 0644) {
     return entry({.name = std::move(name), .size = data.size(), .mode = mode}, data);
   }
-  Tar& directory(std::string name, unsigned mode = 0755) { return entry({.name = std::move(name), .type = '5', .mode = mode}); }
+  Tar& directory(std::string name, unsigned mode = 0755) {
+    return entry({.name = std::move(name), .type = '5', .mode = mode});
+  }
   Tar& symlink(std::string name, std::string target) {
     return entry({.name = std::move(name), .type = '2', .link = std::move(target)});
   }

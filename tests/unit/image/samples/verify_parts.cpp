@@ -19,7 +19,8 @@ constexpr std::uint16_t kLz4 = 5;
 std::string unpack_block(std::string_view image, std::string_view stored) {
   std::string content(kMeta, '\0');
   if (get<std::uint16_t>(image, kCompressor) == kLz4) {
-    const int size = LZ4_decompress_safe(stored.data(), content.data(), static_cast<int>(stored.size()), static_cast<int>(kMeta));
+    const int size = LZ4_decompress_safe(stored.data(), content.data(),
+                                         static_cast<int>(stored.size()), static_cast<int>(kMeta));
     if (size < 0) throw std::logic_error("a block cannot be unpacked");
     content.resize(static_cast<std::size_t>(size));
   } else {
@@ -46,7 +47,9 @@ std::string unpack(std::string_view image, std::uint64_t begin, std::uint64_t en
 
 }  // namespace
 
-Parts::Parts(std::string_view image) : super(image.substr(0, 96)), options(image.substr(96, get<std::uint16_t>(image, kCompressor) == kLz4 ? 10 : 6)) {
+Parts::Parts(std::string_view image)
+    : super(image.substr(0, 96)),
+      options(image.substr(96, get<std::uint16_t>(image, kCompressor) == kLz4 ? 10 : 6)) {
   const auto place = [&](SuperField field) { return get<std::uint64_t>(super, field); };
   const auto owner_block = get<std::uint64_t>(image, place(kOwnerTable));
   const std::size_t data_begin = super.size() + options.size();
@@ -81,7 +84,8 @@ std::string with_header(std::string_view packed, std::string_view content) {
 std::string pack_with_lz4(std::string_view content) {
   const int bytes = static_cast<int>(content.size());
   std::string packed(static_cast<std::size_t>(LZ4_compressBound(bytes)), '\0');
-  const int size = LZ4_compress_default(content.data(), packed.data(), bytes, static_cast<int>(packed.size()));
+  const int size =
+      LZ4_compress_default(content.data(), packed.data(), bytes, static_cast<int>(packed.size()));
   return with_header(std::string_view(packed).substr(0, static_cast<std::size_t>(size)), content);
 }
 
@@ -89,7 +93,8 @@ std::string pack_with_lz4(std::string_view content) {
 
 std::string Parts::pack_block(std::string_view content) {
   std::string packed(ZSTD_compressBound(content.size()), '\0');
-  const std::size_t size = ZSTD_compress(packed.data(), packed.size(), content.data(), content.size(), 1);
+  const std::size_t size =
+      ZSTD_compress(packed.data(), packed.size(), content.data(), content.size(), 1);
   return with_header(std::string_view(packed).substr(0, size), content);
 }
 
@@ -97,8 +102,8 @@ std::string Parts::image(const Pack& other) const {
   const Pack own = get<std::uint16_t>(super, kCompressor) == kLz4 ? pack_with_lz4 : pack_block;
   const Pack& pack = other ? other : own;
   std::string out;
-  out.reserve(super.size() + options.size() + data.size() + inodes.size() + directories.size() + fragments.size() + owners.size() +
-              pairs.size() + sets.size() + 2 * kMeta);
+  out.reserve(super.size() + options.size() + data.size() + inodes.size() + directories.size() +
+              fragments.size() + owners.size() + pairs.size() + sets.size() + 2 * kMeta);
   out.append(super).append(options).append(data);
   std::vector<std::uint64_t> places;
   const auto table = [&](std::string_view content, const Pack& packer) {
@@ -110,7 +115,8 @@ std::string Parts::image(const Pack& other) const {
   };
   const auto list = [&](SuperField field) {
     put(out, field, std::uint64_t{out.size()});
-    for (const auto place : places) out += std::string_view(reinterpret_cast<const char*>(&place), sizeof place);
+    for (const auto place : places)
+      out += std::string_view(reinterpret_cast<const char*>(&place), sizeof place);
   };
   put(out, kInodeTable, std::uint64_t{out.size()});
   table(inodes, pack);
@@ -140,7 +146,9 @@ std::map<std::uint32_t, std::size_t> Parts::inode_offsets() const {
   std::map<std::uint32_t, std::size_t> offsets;
   for (std::size_t at = 0; at < inodes.size();) {
     offsets[get<std::uint32_t>(inodes, at + 12)] = at;
-    const auto blocks = [&](std::uint64_t size) { return size < 131072 ? 0 : (size + 131071) / 131072 * 4; };
+    const auto blocks = [&](std::uint64_t size) {
+      return size < 131072 ? 0 : (size + 131071) / 131072 * 4;
+    };
     switch (get<std::uint16_t>(inodes, at)) {
       case 1: at += 32; break;
       case 2: at += 32 + blocks(get<std::uint32_t>(inodes, at + 28)); break;
@@ -174,13 +182,15 @@ std::size_t Parts::entry_offset(std::string_view name) const {
 }
 
 std::size_t Parts::inode_offset(std::string_view name) const {
-  return name.empty() ? get<std::uint16_t>(super, kRoot) : get<std::uint16_t>(directories, entry_offset(name));
+  return name.empty() ? get<std::uint16_t>(super, kRoot)
+                      : get<std::uint16_t>(directories, entry_offset(name));
 }
 
 std::string refusal(std::string_view image) {
   const auto accepted = verify_layer(std::as_bytes(std::span(image)));
   if (accepted) return {};
-  if (accepted.error().kind() != ErrorKind::refused) throw std::logic_error("neither accepted nor refused");
+  if (accepted.error().kind() != ErrorKind::refused)
+    throw std::logic_error("neither accepted nor refused");
   return accepted.error().message();
 }
 

@@ -19,7 +19,8 @@ Number get(std::string_view bytes, std::size_t at) {
 }
 template <typename Number>
 void put(std::string& bytes, std::size_t at, Number number) {
-  bytes.replace(at, sizeof number, std::string_view(reinterpret_cast<const char*>(&number), sizeof number));
+  bytes.replace(at, sizeof number,
+                std::string_view(reinterpret_cast<const char*>(&number), sizeof number));
 }
 
 /// Offsets in the super block.
@@ -45,9 +46,9 @@ enum SuperField : std::size_t {
   kExportTable = 88,
 };
 
-/// One of our images taken apart, to be changed and put together again. Only for images whose tables of inodes and
-/// listings have one metadata block each: then references stay right whatever a block's size becomes. What cannot be
-/// taken apart is a std::logic_error.
+/// One of our images taken apart, to be changed and put together again. Only for images whose
+/// tables of inodes and listings have one metadata block each: then references stay right whatever
+/// a block's size becomes. What cannot be taken apart is a std::logic_error.
 struct Parts {
   std::string super;
   std::string options;
@@ -57,7 +58,8 @@ struct Parts {
 
   explicit Parts(std::string_view image);
 
-  /// With all places made right. `pack` makes a metadata block, header included, of at most 8 KiB; none: as our writer does.
+  /// With all places made right. `pack` makes a metadata block, header included, of at most 8 KiB;
+  /// none: as our writer does.
   using Pack = std::function<std::string(std::string_view)>;
   [[nodiscard]] std::string image(const Pack& pack = {}) const;
   static std::string pack_block(std::string_view content);  ///< with zstd

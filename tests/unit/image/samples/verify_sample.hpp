@@ -15,7 +15,8 @@ inline std::string converted(const Tar& tar, LayerCompression compression = Laye
 }
 
 /// A small image with one of everything.
-inline std::string sample_image(LayerCompression compression = LayerCompression::zstd, LayerFormat format = LayerFormat::squashfs) {
+inline std::string sample_image(LayerCompression compression = LayerCompression::zstd,
+                                LayerFormat format = LayerFormat::squashfs) {
   const auto note = record("SCHILY.xattr.user.note", "longer than a reference");
   return converted(Tar()
                        .directory("d/", 01755)

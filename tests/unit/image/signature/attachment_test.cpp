@@ -1,8 +1,8 @@
 #include "image/signature/attachment.hpp"
 
 #include "image/signature/kept_signatures.hpp"
-#include "unit/test.hpp"
 #include "unit/image/helpers.hpp"
+#include "unit/test.hpp"
 
 using namespace spc;
 using namespace spc::test;
@@ -10,20 +10,23 @@ using namespace spc::test;
 namespace {
 
 std::string payload_of(const std::string& more_critical = "", const std::string& more = "") {
-  return R"({"critical":{"identity":{"docker-reference":"r/a"},"image":{"docker-manifest-digest":"sha256:)" + kHex +
-         R"("},"type":"cosign container image signature")" + more_critical + "}" + more + "}";
+  return R"({"critical":{"identity":{"docker-reference":"r/a"},"image":{"docker-manifest-digest":"sha256:)" +
+         kHex + R"("},"type":"cosign container image signature")" + more_critical + "}" + more +
+         "}";
 }
 
 }  // namespace
 
 TEST_CASE("a payload says which bytes and which name, and nothing that is not known") {
-  const auto payload = SignedPayload::parse(payload_of("", R"(,"optional":{"creator":"x"})")).value();
+  const auto payload =
+      SignedPayload::parse(payload_of("", R"(,"optional":{"creator":"x"})")).value();
   CHECK(payload.manifest == digest_of('a'));
   CHECK(payload.name == "r/a");
   CHECK(refused(SignedPayload::parse(payload_of(R"(,"more":1)")), "critical.more: is unknown"));
   CHECK(refused(SignedPayload::parse(payload_of("", R"(,"more":1)")), "more: is unknown"));
   CHECK(refused(SignedPayload::parse(payload_of(R"(,"type":"x")")), "type"));
-  CHECK(refused(SignedPayload::parse(R"({"critical":{"type":"atomic container signature"}})"), "critical.type"));
+  CHECK(refused(SignedPayload::parse(R"({"critical":{"type":"atomic container signature"}})"),
+                "critical.type"));
   CHECK(refused(SignedPayload::parse("[]"), "is not a JSON object"));
 }
 

@@ -1,7 +1,7 @@
 #include "image/signature/trust_policy.hpp"
 
-#include "unit/test.hpp"
 #include "unit/image/helpers.hpp"
+#include "unit/test.hpp"
 
 using namespace spc;
 using namespace spc::test;
@@ -10,11 +10,14 @@ namespace {
 
 ImageReference image(const char* text) { return ImageReference::parse(text).value(); }
 
-std::string scope_of(const TrustPolicy& policy, const char* text) { return policy.for_registry(image(text)).scope; }
+std::string scope_of(const TrustPolicy& policy, const char* text) {
+  return policy.for_registry(image(text)).scope;
+}
 
-bool admits(SignedIdentity::Kind kind, const char* text, const char* signed_name, const char* reference = "",
-            const char* signed_prefix = "") {
-  const SignedIdentity identity{.kind = kind, .reference = reference, .signed_prefix = signed_prefix};
+bool admits(SignedIdentity::Kind kind, const char* text, const char* signed_name,
+            const char* reference = "", const char* signed_prefix = "") {
+  const SignedIdentity identity{
+      .kind = kind, .reference = reference, .signed_prefix = signed_prefix};
   return identity.admits(NamedReference::of(image(text)), signed_name);
 }
 
@@ -24,15 +27,20 @@ const std::string kDigest = "@sha256:" + kHex;
 
 TEST_CASE("a Docker reference may have neither tag nor digest") {
   CHECK(NamedReference::parse("ubuntu")->str() == "docker.io/library/ubuntu");
-  CHECK(NamedReference::parse("index.docker.io/library/ubuntu:1")->str() == "docker.io/library/ubuntu:1");
+  CHECK(NamedReference::parse("index.docker.io/library/ubuntu:1")->str() ==
+        "docker.io/library/ubuntu:1");
   CHECK(NamedReference::parse("registry:5000/a/b")->is_name_only());
-  CHECK(NamedReference::parse("registry:5000/a/b:1" + kDigest)->str() == "registry:5000/a/b:1" + kDigest);
-  for (const char* text : {"", "docker://x", "r#x", "user@r/x", "r/x@sha256:1", "r/X", "r/x:", "a b"}) {
+  CHECK(NamedReference::parse("registry:5000/a/b:1" + kDigest)->str() ==
+        "registry:5000/a/b:1" + kDigest);
+  for (const char* text :
+       {"", "docker://x", "r#x", "user@r/x", "r/x@sha256:1", "r/X", "r/x:", "a b"}) {
     CHECK_FALSE(NamedReference::parse(text).has_value());
   }
 }
 
-TEST_CASE("the longest scope of a name counts, then that of its domain, then the transport's, then the default") {
+TEST_CASE(
+    "the longest scope of a name counts, then that of its domain, then the transport's, then the "
+    "default") {
   const auto policy = TrustPolicy::parse(R"({"default":[{"type":"reject"}],"transports":{"docker":{
     "": [{"type":"reject"}], "r.example.org:5000": [{"type":"reject"}], "r.example.org:5000/a": [{"type":"reject"}],
     "r.example.org:5000/a/b:1": [{"type":"reject"}], "*.example.org": [{"type":"reject"}], "*.org": [{"type":"reject"}],
@@ -47,7 +55,8 @@ TEST_CASE("the longest scope of a name counts, then that of its domain, then the
   CHECK(scope_of(policy, "example.com/a") == "docker");
   CHECK(scope_of(policy, "ubuntu") == "docker \"docker.io/library/ubuntu\"");
   CHECK(policy.for_local("squashfs", "/images/a/b.sqsh").scope == "squashfs \"/images\"");
-  CHECK(policy.for_local("oci-archive", "/images/a.tar", "1").scope == "oci-archive \"/images/a.tar:1\"");
+  CHECK(policy.for_local("oci-archive", "/images/a.tar", "1").scope ==
+        "oci-archive \"/images/a.tar:1\"");
   CHECK(policy.for_local("oci-archive", "/images/a.tar", "2").scope == "default");
   CHECK(policy.for_local("squashfs", "/images2/b.sqsh").scope == "default");
   CHECK(policy.for_local("squashfs", "images").scope == "default");
@@ -75,25 +84,39 @@ TEST_CASE("the rules of signedIdentity say which name must be signed") {
   CHECK_FALSE(admits(Match::exact_reference, "x:1", "r/a", "r/a"));
   CHECK(admits(Match::exact_repository, "x:1", "r:1/a:7", "r:1/a"));
   CHECK_FALSE(admits(Match::exact_repository, "x:1", "r:1/ab", "r:1/a"));
-  CHECK(admits(Match::remap_identity, "mirror:5000/ns/a:1", "vendor.com/a:1", "mirror:5000/ns", "vendor.com"));
-  CHECK(admits(Match::remap_identity, "mirror:5000/ns2/a:1", "mirror:5000/ns2/a:1", "mirror:5000/ns", "vendor.com"));
-  CHECK_FALSE(admits(Match::remap_identity, "mirror:5000/ns2/a:1", "vendor.com2/a:1", "mirror:5000/ns", "vendor.com"));
-  CHECK_FALSE(admits(Match::remap_identity, "mirror:5000/ns/a:1", "mirror:5000/ns/a:1", "mirror:5000/ns", "vendor.com"));
-  CHECK_FALSE(admits(Match::remap_identity, "mirror:5000/ns/a:1", "vendor/a:1", "mirror:5000/ns", "vendor"));
+  CHECK(admits(Match::remap_identity, "mirror:5000/ns/a:1", "vendor.com/a:1", "mirror:5000/ns",
+               "vendor.com"));
+  CHECK(admits(Match::remap_identity, "mirror:5000/ns2/a:1", "mirror:5000/ns2/a:1",
+               "mirror:5000/ns", "vendor.com"));
+  CHECK_FALSE(admits(Match::remap_identity, "mirror:5000/ns2/a:1", "vendor.com2/a:1",
+                     "mirror:5000/ns", "vendor.com"));
+  CHECK_FALSE(admits(Match::remap_identity, "mirror:5000/ns/a:1", "mirror:5000/ns/a:1",
+                     "mirror:5000/ns", "vendor.com"));
+  CHECK_FALSE(admits(Match::remap_identity, "mirror:5000/ns/a:1", "vendor/a:1", "mirror:5000/ns",
+                     "vendor"));
 }
 
 TEST_CASE("policy.json is taken as strictly as podman takes it") {
   const auto refuses = [](const std::string& requirement, const char* why) {
     return refused(TrustPolicy::parse(R"({"default":[)" + requirement + "]}"), why);
   };
-  CHECK(TrustPolicy::parse(R"({"default":[{"type":"insecureAcceptAnything"}],"transports":{"docker-daemon":{"":[{"type":"reject"}]}}})"));
+  CHECK(TrustPolicy::parse(
+      R"({"default":[{"type":"insecureAcceptAnything"}],"transports":{"docker-daemon":{"":[{"type":"reject"}]}}})"));
   CHECK(refuses("", "default: is an empty list"));
   CHECK(refuses("7", "default[0]: is not an object"));
   CHECK(refuses("{}", "default[0].type: \"\" is unknown"));
   CHECK(refuses(R"({"type":"sigstoreSigned","keyPath":"/a","keyPaths":["/b"]})", "exactly one of"));
   CHECK(refuses(R"({"type":"sigstoreSigned","keyPath":"/a/../b"})", "has a part"));
-  CHECK(refuses(R"({"type":"sigstoreSigned","keyPath":"/a","signedIdentity":{"type":"remapIdentity","prefix":"a"}})", "signedPrefix"));
-  CHECK(refuses(R"({"type":"sigstoreSigned","keyPath":"/a","signedIdentity":{"type":"matchExact","x":1}})", "x: is unknown"));
-  CHECK(refused(TrustPolicy::parse(R"({"default":[{"type":"reject"}],"transports":{"docker":[]}})"), "is not an object"));
-  CHECK(refused(TrustPolicy::parse(R"({"default":[{"type":"reject"}],"default":[{"type":"insecureAcceptAnything"}]})"), "default"));
+  CHECK(refuses(
+      R"({"type":"sigstoreSigned","keyPath":"/a","signedIdentity":{"type":"remapIdentity","prefix":"a"}})",
+      "signedPrefix"));
+  CHECK(refuses(
+      R"({"type":"sigstoreSigned","keyPath":"/a","signedIdentity":{"type":"matchExact","x":1}})",
+      "x: is unknown"));
+  CHECK(refused(TrustPolicy::parse(R"({"default":[{"type":"reject"}],"transports":{"docker":[]}})"),
+                "is not an object"));
+  CHECK(refused(
+      TrustPolicy::parse(
+          R"({"default":[{"type":"reject"}],"default":[{"type":"insecureAcceptAnything"}]})"),
+      "default"));
 }

@@ -1,6 +1,6 @@
-#include "unit/test.hpp"
 #include "image/store/eviction.hpp"
 #include "unit/image/helpers.hpp"
+#include "unit/test.hpp"
 
 using namespace spc;
 using namespace spc::test;
@@ -16,7 +16,9 @@ StoredRecord image(char name, std::int64_t last_used, std::vector<char> layers) 
   return record;
 }
 
-StoredLayer layer(char name, std::uint64_t bytes, std::int64_t written = kNow) { return {digest_of(name), bytes, written}; }
+StoredLayer layer(char name, std::uint64_t bytes, std::int64_t written = kNow) {
+  return {digest_of(name), bytes, written};
+}
 
 Kept nothing_kept() {
   return {.layers = {}, .is_in_use = [](const Digest&) { return false; }};
@@ -38,7 +40,8 @@ std::set<Digest> names(const std::vector<StoredLayer>& layers) {
 
 TEST_CASE("room is made for what comes, down to the low watermark, and within the site's limit") {
   const StoreSpace space{.total = 100'000, .used = 85'000, .free = 15'000, .free_inodes = 9};
-  const StoreLimits limits{.max_bytes = 0, .high_percent = 90, .low_percent = 80, .layer_bytes = 50'000};
+  const StoreLimits limits{
+      .max_bytes = 0, .high_percent = 90, .low_percent = 80, .layer_bytes = 50'000};
   CHECK(bytes_to_free(limits, space, 5'000) == 0);
   CHECK(bytes_to_free(limits, space, 5'001) == 10'001);
   CHECK(bytes_to_free(limits, space, 20'000) == 25'000);
@@ -61,7 +64,8 @@ TEST_CASE("bytes beside the layers are within the limit and the disk") {
 
 TEST_CASE("the least recently used images go, with the layers that nobody else has") {
   const StoreInventory inventory{
-      .images = {image('a', 300, {'1', '2'}), image('b', 100, {'1', '3'}), image('c', 200, {'4', '4'})},
+      .images = {image('a', 300, {'1', '2'}), image('b', 100, {'1', '3'}),
+                 image('c', 200, {'4', '4'})},
       .layers = {layer('1', 10), layer('2', 20), layer('3', 30), layer('4', 40)}};
   auto plan = plan_eviction(inventory, 0, nothing_kept(), kNow);
   CHECK(plan.images.empty());
@@ -78,35 +82,40 @@ TEST_CASE("the least recently used images go, with the layers that nobody else h
 
 TEST_CASE("what is in use, is needed or was used a moment ago stays") {
   const StoreInventory inventory{
-      .images = {image('a', 100, {'1'}), image('b', 200, {'2', '3'}), image('c', kNow - 5, {'4'}), image('d', 300, {'5'})},
+      .images = {image('a', 100, {'1'}), image('b', 200, {'2', '3'}), image('c', kNow - 5, {'4'}),
+                 image('d', 300, {'5'})},
       .layers = {layer('1', 10), layer('2', 20), layer('3', 30), layer('4', 40), layer('5', 50)}};
-  const Kept kept{.layers = {digest_of('2')}, .is_in_use = [](const Digest& one) { return one == digest_of('1'); }};
+  const Kept kept{.layers = {digest_of('2')},
+                  .is_in_use = [](const Digest& one) { return one == digest_of('1'); }};
   const auto plan = plan_eviction(inventory, 1'000, kept, kNow);
   CHECK(names(plan.images) == std::vector{digest_of('b'), digest_of('d')});
   CHECK(names(plan.layers) == std::set{digest_of('3'), digest_of('5')});
 }
 
 TEST_CASE("a layer that no image has goes when it is older than a day") {
-  const StoreInventory inventory{
-      .images = {image('a', 100, {'1'})},
-      .layers = {layer('1', 10, 0), layer('2', 20, kNow - kDay - 1), layer('3', 30, kNow - kDay), layer('4', 40, 0)}};
-  const Kept kept{.layers = {}, .is_in_use = [](const Digest& one) { return one == digest_of('4'); }};
+  const StoreInventory inventory{.images = {image('a', 100, {'1'})},
+                                 .layers = {layer('1', 10, 0), layer('2', 20, kNow - kDay - 1),
+                                            layer('3', 30, kNow - kDay), layer('4', 40, 0)}};
+  const Kept kept{.layers = {},
+                  .is_in_use = [](const Digest& one) { return one == digest_of('4'); }};
   const auto plan = plan_eviction(inventory, 0, kept, kNow);
   CHECK(plan.images.empty());
   CHECK(names(plan.layers) == std::set{digest_of('2')});
 }
 
 TEST_CASE("an image that has to go takes along what no other image has") {
-  const StoreInventory inventory{.images = {image('a', 1, {'1', '2', '2'}), image('b', kNow, {'1', '3'})},
-                                 .layers = {layer('1', 10), layer('2', 20), layer('3', 30)}};
+  const StoreInventory inventory{
+      .images = {image('a', 1, {'1', '2', '2'}), image('b', kNow, {'1', '3'})},
+      .layers = {layer('1', 10), layer('2', 20), layer('3', 30)}};
   auto plan = plan_removal(inventory, {digest_of('a')}, nothing_kept());
   CHECK(names(plan.images) == std::vector{digest_of('a')});
   CHECK(names(plan.layers) == std::set{digest_of('2')});
   CHECK(plan.bytes == 20);
   plan = plan_removal(inventory, {digest_of('a'), digest_of('b')}, nothing_kept());
   CHECK(plan.bytes == 60);
-  plan = plan_removal(inventory, {digest_of('b')},
-                      {.layers = {}, .is_in_use = [](const Digest& one) { return one == digest_of('3'); }});
+  plan = plan_removal(
+      inventory, {digest_of('b')},
+      {.layers = {}, .is_in_use = [](const Digest& one) { return one == digest_of('3'); }});
   CHECK(names(plan.images) == std::vector{digest_of('b')});
   CHECK(plan.layers.empty());
   CHECK(plan.staying == 1);
@@ -116,10 +125,12 @@ TEST_CASE("an image that has to go takes along what no other image has") {
 TEST_CASE("what is good for nothing is cleaned away, and nothing else") {
   StoreInventory inventory{
       .images = {image('a', 1, {'1'}), image('b', 1, {'2', '9'}), image('c', 1, {})},
-      .layers = {layer('1', 10, 0), layer('2', 20, kNow), layer('3', 30, 0), layer('4', 40, kNow - kDay + 1)}};
+      .layers = {layer('1', 10, 0), layer('2', 20, kNow), layer('3', 30, 0),
+                 layer('4', 40, kNow - kDay + 1)}};
   inventory.images[0].layer_format = inventory.images[1].layer_format = 1;
   const auto plan = plan_cleaning(inventory, nothing_kept(), kNow);
-  CHECK(names(plan.images) == std::vector{digest_of('b'), digest_of('c')});  // lacks a layer; cannot be read
+  CHECK(names(plan.images) ==
+        std::vector{digest_of('b'), digest_of('c')});  // lacks a layer; cannot be read
   CHECK(names(plan.layers) == std::set{digest_of('2'), digest_of('3')});
   CHECK(plan.bytes == 50);
 }

@@ -1,6 +1,6 @@
-#include "unit/test.hpp"
 #include "base/sha256.hpp"
 #include "image/store/store.hpp"
+#include "unit/test.hpp"
 
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -39,7 +39,8 @@ struct TemporaryStore {
   TemporaryStore() {
     char name[] = "/tmp/spc-store-XXXXXX";
     path = ::mkdtemp(name);
-    for (const char* part : {"layers/sha256", "records", "names", "grants", "images"}) std::filesystem::create_directories(path / part);
+    for (const char* part : {"layers/sha256", "records", "names", "grants", "images"})
+      std::filesystem::create_directories(path / part);
     directory = UniqueFd(::open(path.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
   }
   ~TemporaryStore() { std::filesystem::remove_all(path); }
@@ -66,7 +67,8 @@ TEST_CASE("a record is read as it was written, and a damaged one is not read") {
   CHECK(back.layers == example().layers);
   CHECK(back.settings == example().settings);
   CHECK(back.config == "{config}");
-  for (std::size_t size = 0; size < bytes.size(); size += 7) CHECK_FALSE(parse_image_record(bytes.substr(0, size)));
+  for (std::size_t size = 0; size < bytes.size(); size += 7)
+    CHECK_FALSE(parse_image_record(bytes.substr(0, size)));
   std::string wrong = bytes;
   wrong[8] = 127;  // layer_count
   CHECK_FALSE(parse_image_record(wrong));
@@ -169,7 +171,8 @@ TEST_CASE("a merged file has a name of all blobs up to its end and of where it b
   const auto names = layer_names(blobs);
   for (const LayerNames& one : names) known.insert({one.alone, one.fitted});
   for (std::size_t begin = 0; begin < 40; ++begin) {
-    for (std::size_t end = begin + 2; end <= 40; ++end) REQUIRE(known.insert(merged_name(begin, names[end - 1])).second);
+    for (std::size_t end = begin + 2; end <= 40; ++end)
+      REQUIRE(known.insert(merged_name(begin, names[end - 1])).second);
   }
   blobs[0] = blob_of(99);
   CHECK(merged_name(8, layer_names(blobs)[15]) != merged_name(8, names[15]));
@@ -207,7 +210,8 @@ TEST_CASE("a delivery counts for its layer and origin only") {
   CHECK_FALSE(store.was_delivered(digest_of('a'), "r"));
   CHECK_FALSE(store.was_delivered(digest_of('a'), "/x"));
   CHECK_FALSE(store.was_delivered(digest_of('b'), "r/x"));
-  // Cut off in the middle by a full disk: neither this origin nor another one whose name it looks like.
+  // Cut off in the middle by a full disk: neither this origin nor another one whose name it looks
+  // like.
   const auto file = temporary.path / "images/delivered" / digest_of('c').hex();
   { std::ofstream(file) << "=registry/te"; }
   CHECK_FALSE(store.was_delivered(digest_of('c'), "registry/te"));
@@ -283,10 +287,13 @@ TEST_CASE("what a writer that was killed has left is found, and goes with its im
   const TemporaryStore at;
   const ImageStore store = at.open();
   REQUIRE(store.write_image(digest_of('1'), example()));
-  const auto left = [&](char image) { return at.path / "records" / ("." + digest_of(image).hex()); };
+  const auto left = [&](char image) {
+    return at.path / "records" / ("." + digest_of(image).hex());
+  };
   for (const char image : {'1', '2', '3'}) std::ofstream(left(image)) << "half";
   for (const char image : {'1', '2'}) {
-    std::filesystem::last_write_time(left(image), std::filesystem::file_time_type::clock::now() - std::chrono::hours(1));
+    std::filesystem::last_write_time(
+        left(image), std::filesystem::file_time_type::clock::now() - std::chrono::hours(1));
   }
   const auto inventory = take_inventory(store);
   REQUIRE(inventory);
@@ -307,7 +314,8 @@ TEST_CASE("what a name means is read as it was written, and nothing else is") {
   CHECK(back->name == "r%2Fx:1");
   CHECK(back->indexes == std::vector<Digest>{digest_of('8')});
   const std::string text = image.str();
-  for (std::size_t size = 0; size < text.size(); ++size) CHECK_FALSE(NamedImage::parse(text.substr(0, size)));
+  for (std::size_t size = 0; size < text.size(); ++size)
+    CHECK_FALSE(NamedImage::parse(text.substr(0, size)));
   // As much as a file may have.
   image.name = std::string(255, 'n');
   for (char one : std::string("0123456789abcdef")) image.add_indexes({digest_of(one)});

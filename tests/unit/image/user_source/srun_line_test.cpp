@@ -15,14 +15,16 @@ constexpr char kLaunchAddress[] = "SLURM_LAUNCH_NODE_IPADDR";
 
 /// The step's environment, as the leader hands it to user-source.
 struct StepOfNode {
-  explicit StepOfNode(const MeetingAddress& srun, const char* host = "127.0.0.1", const char* id = "5") {
+  explicit StepOfNode(const MeetingAddress& srun, const char* host = "127.0.0.1",
+                      const char* id = "5") {
     ::setenv(kMeetingVariable, srun.variable().c_str(), 1);
     ::setenv(kLaunchAddress, host, 1);
     ::setenv("SLURM_NODEID", id, 1);
     ::setenv("SLURMD_NODENAME", "node05", 1);
   }
   ~StepOfNode() {
-    for (const char* name : {kMeetingVariable, kLaunchAddress, "SLURM_NODEID", "SLURMD_NODENAME"}) ::unsetenv(name);
+    for (const char* name : {kMeetingVariable, kLaunchAddress, "SLURM_NODEID", "SLURMD_NODENAME"})
+      ::unsetenv(name);
   }
 };
 
@@ -69,7 +71,8 @@ TEST_CASE("where nobody listens, or answers, a node goes alone soon and asks no 
   Meeting silent;  // listens, and its thread never starts
   const StepOfNode step(silent.open().value());
   user_source::SrunLine line;
-  const auto first = spent([&] { CHECK_FALSE(line.ask(record_of(MeetingKind::join)).has_value()); });
+  const auto first =
+      spent([&] { CHECK_FALSE(line.ask(record_of(MeetingKind::join)).has_value()); });
   CHECK(first >= 900ms);
   CHECK(first < 3100ms);
   CHECK(spent([&] { CHECK_FALSE(line.ask(record_of(MeetingKind::more)).has_value()); }) < 100ms);

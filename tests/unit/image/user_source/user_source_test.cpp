@@ -1,5 +1,5 @@
-#include "unit/test.hpp"
 #include "image/registry/user_source_link.hpp"
+#include "unit/test.hpp"
 
 #include <fcntl.h>
 #include <unistd.h>
@@ -19,13 +19,15 @@ namespace {
 /// Plays the user's process for one question.
 class Peer {
  public:
-  explicit Peer(std::vector<UserSourceMessage> answers, int descriptor = -1) : pair_(socket_pair().value()) {
+  explicit Peer(std::vector<UserSourceMessage> answers, int descriptor = -1)
+      : pair_(socket_pair().value()) {
     thread_ = std::thread([this, answers = std::move(answers), descriptor] {
       if (!receive_struct(pair_.second.get(), question)) return;
       for (const auto& answer : answers) {
         const int descriptors[] = {descriptor};
         const bool with = descriptor >= 0 && &answer == &answers.back();
-        static_cast<void>(send_struct(pair_.second.get(), answer, std::span(descriptors, with ? 1 : 0)));
+        static_cast<void>(
+            send_struct(pair_.second.get(), answer, std::span(descriptors, with ? 1 : 0)));
       }
       pair_.second.reset();
     });
@@ -57,7 +59,8 @@ TEST_CASE("credentials travel in a sealed file and come back as they were") {
   secret.password = SecretText("p=w d");
   secret.source = "/home/a/.docker/config.json";
   const UniqueFd file = secret.to_file().value();
-  Peer peer({message(UserSourceKind::progress, "waiting\x1b[31m"), message(UserSourceKind::secret)}, file.get());
+  Peer peer({message(UserSourceKind::progress, "waiting\x1b[31m"), message(UserSourceKind::secret)},
+            file.get());
   Lines log;
   const auto got = UserSourceLink(peer.socket(), log).credentials("reg:5000", "bob").value();
   REQUIRE(got);
@@ -78,10 +81,13 @@ TEST_CASE("an answer that is not one is an error and never read") {
     const UniqueFd reader(ends[0]);
     const UniqueFd writer(ends[1]);
     Peer peer({message(UserSourceKind::secret)}, reader.get());
-    CHECK(UserSourceLink(peer.socket(), log).credentials("r", "").error().message().find("sealed") != std::string::npos);
+    CHECK(
+        UserSourceLink(peer.socket(), log).credentials("r", "").error().message().find("sealed") !=
+        std::string::npos);
   }
-  for (const std::string& bytes : {std::string("password=a\nb\0", 13), std::string("password=a"), std::string("username=a\0", 11),
-                                   std::string("odd=a\0", 6), std::string("x\0password=a\0", 13), std::string(70'000, 'x')}) {
+  for (const std::string& bytes : {std::string("password=a\nb\0", 13), std::string("password=a"),
+                                   std::string("username=a\0", 11), std::string("odd=a\0", 6),
+                                   std::string("x\0password=a\0", 13), std::string(70'000, 'x')}) {
     const UniqueFd file = sealed_memory_file("test", bytes).value();
     Peer peer({message(UserSourceKind::secret)}, file.get());
     CHECK_FALSE(UserSourceLink(peer.socket(), log).credentials("r", ""));
@@ -119,5 +125,6 @@ TEST_CASE("nobody to ask means none, a silent or dead one is an error") {
   gone.reset();
   CHECK_FALSE(UserSourceLink(left.get(), log).credentials("r", "").value());
   Peer dies(std::vector<UserSourceMessage>{});
-  CHECK(UserSourceLink(dies.socket(), log).credentials("r", "").error().message().find("closed") != std::string::npos);
+  CHECK(UserSourceLink(dies.socket(), log).credentials("r", "").error().message().find("closed") !=
+        std::string::npos);
 }

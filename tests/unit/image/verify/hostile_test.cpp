@@ -63,7 +63,8 @@ TEST_CASE("setuid, setgid and another type's bits in a mode are refused") {
 TEST_CASE("owners other than 0 are refused") {
   CHECK(has(with_inode("note", 4, std::uint16_t{1}), "its owner is not 0"));
   CHECK(has(with_inode("note", 6, std::uint16_t{1}), "its owner is not 0"));
-  CHECK(has(with([](Parts& parts) { put(parts.owners, 0, std::uint32_t{1000}); }), "an owner other than 0"));
+  CHECK(has(with([](Parts& parts) { put(parts.owners, 0, std::uint32_t{1000}); }),
+            "an owner other than 0"));
   CHECK(has(with_super(kOwners, std::uint16_t{2}), "an owner other than 0"));
   CHECK(has(with_super(kOwners, std::uint16_t{3}), "expected one owner, or two"));
 }
@@ -75,10 +76,12 @@ TEST_CASE("other formats, versions and places are refused") {
   CHECK(has(with_super(kBlockSize, std::uint32_t{1} << 20U), "block size"));
   CHECK(has(with_super(kBlockLog, std::uint16_t{31}), "block size"));
   CHECK(has(with_super(kExportTable, std::uint64_t{96}), "export table"));
-  for (const auto field : {kUsed, kOwnerTable, kAttributeTable, kInodeTable, kDirectoryTable, kFragmentTable}) {
+  for (const auto field :
+       {kUsed, kOwnerTable, kAttributeTable, kInodeTable, kDirectoryTable, kFragmentTable}) {
     for (const std::uint64_t place :
-         {std::uint64_t{0}, std::uint64_t{96}, sample().size() + 0, sample().size() - 1, std::uint64_t{1} << 40U,
-          std::uint64_t{1} << 63U, ~std::uint64_t{0} - 7, ~std::uint64_t{0}}) {
+         {std::uint64_t{0}, std::uint64_t{96}, sample().size() + 0, sample().size() - 1,
+          std::uint64_t{1} << 40U, std::uint64_t{1} << 63U, ~std::uint64_t{0} - 7,
+          ~std::uint64_t{0}}) {
       CAPTURE(field);
       CAPTURE(place);
       CHECK_FALSE(with_super(field, place).empty());
@@ -93,7 +96,8 @@ TEST_CASE("counts that are too large are refused without memory for them") {
   constexpr std::uint32_t kHuge = 0xffffffff;
   CHECK(has(with_super(kInodes, kHuge), "fewer inodes than stated"));
   CHECK(has(with_super(kInodes, get<std::uint32_t>(sample(), kInodes) + 1), "truncated table"));
-  CHECK(has(with_super(kInodes, get<std::uint32_t>(sample(), kInodes) - 1), "trailing data after the last entry"));
+  CHECK(has(with_super(kInodes, get<std::uint32_t>(sample(), kInodes) - 1),
+            "trailing data after the last entry"));
   CHECK(has(with_super(kFragments, kHuge), "wrong position of fragments"));
   CHECK(has(with([](Parts& parts) { parts.set_count = kHuge; }), "wrong attributes header"));
   CHECK(has(with([](Parts& parts) { put(parts.directories, 0, kHuge); }), "too many entries"));
@@ -109,7 +113,8 @@ TEST_CASE("a directory in itself, in two places or in none is refused") {
     const std::size_t inode = parts.inode_offset(to);
     const auto number = get<std::uint32_t>(parts.inodes, inode + 12);
     const auto old = get<std::uint32_t>(parts.inodes, parts.inode_offset(from) + 12);
-    const auto distance = static_cast<std::uint16_t>(get<std::uint16_t>(parts.directories, entry + 2) + number - old);
+    const auto distance =
+        static_cast<std::uint16_t>(get<std::uint16_t>(parts.directories, entry + 2) + number - old);
     put(parts.directories, entry, static_cast<std::uint16_t>(inode));
     put(parts.directories, entry + 2, distance);
   };
@@ -125,7 +130,8 @@ TEST_CASE("a directory in itself, in two places or in none is refused") {
             "unexpected order of inodes"));
   CHECK(has(with([&](Parts& parts) {
               point(parts, "void", "");
-              put(parts.inodes, parts.inode_offset("") + 28, get<std::uint32_t>(parts.inodes, parts.inode_offset("") + 12));
+              put(parts.inodes, parts.inode_offset("") + 28,
+                  get<std::uint32_t>(parts.inodes, parts.inode_offset("") + 12));
             }),
             "unexpected order of inodes"));
   CHECK(has(with_inode("void", 28, std::uint32_t{1}), "another parent"));
@@ -142,7 +148,9 @@ TEST_CASE("wrong numbers of links are refused") {
 
 TEST_CASE("names that are none are refused") {
   const auto rename = [](std::string_view from, std::string_view to) {
-    return with([&](Parts& parts) { parts.directories.replace(parts.entry_offset(from) + 8, to.size(), to); });
+    return with([&](Parts& parts) {
+      parts.directories.replace(parts.entry_offset(from) + 8, to.size(), to);
+    });
   };
   CHECK(has(rename("empty", "../.."), "invalid name"));
   CHECK(has(rename("big", "b/g"), "invalid name"));
@@ -155,7 +163,9 @@ TEST_CASE("names that are none are refused") {
   };
   CHECK(one("y").empty());
   for (const std::string_view name : {".", "..", "/"}) CHECK(has(one(name), "invalid name"));
-  CHECK(has(with([](Parts& parts) { put(parts.directories, parts.entry_offset("big") + 6, std::uint16_t{0xffff}); }),
+  CHECK(has(with([](Parts& parts) {
+              put(parts.directories, parts.entry_offset("big") + 6, std::uint16_t{0xffff});
+            }),
             "longer than 255 bytes"));
 }
 
@@ -177,12 +187,16 @@ TEST_CASE("data that lies outside, overlaps or does not fit its file is refused"
   CHECK(has(with_inode("holes", 32, std::uint64_t{131'073}), "wrong count of holes"));
   CHECK(has(with([](Parts& parts) {
               // Both files have a block that was stored as it is: "twin" takes the other's.
-              parts = Parts(converted(Tar().file("a", noise(131'072)).file("twin", noise(131'072))));
-              put(parts.inodes, parts.inode_offset("twin") + 16, get<std::uint32_t>(parts.inodes, parts.inode_offset("a") + 16));
+              parts =
+                  Parts(converted(Tar().file("a", noise(131'072)).file("twin", noise(131'072))));
+              put(parts.inodes, parts.inode_offset("twin") + 16,
+                  get<std::uint32_t>(parts.inodes, parts.inode_offset("a") + 16));
             }),
             "two files share their data"));
-  CHECK(has(with([](Parts& parts) { put(parts.fragments, 8, std::uint32_t{0x2000000}); }), "wrong size of a block"));
-  CHECK(has(with([](Parts& parts) { put(parts.fragments, 0, std::uint64_t{96}); }), "not in order"));
+  CHECK(has(with([](Parts& parts) { put(parts.fragments, 8, std::uint32_t{0x2000000}); }),
+            "wrong size of a block"));
+  CHECK(
+      has(with([](Parts& parts) { put(parts.fragments, 0, std::uint64_t{96}); }), "not in order"));
 }
 
 TEST_CASE("attributes that give privilege or steer overlayfs are refused") {
@@ -214,10 +228,12 @@ TEST_CASE("attributes that give privilege or steer overlayfs are refused") {
 }
 
 TEST_CASE("metadata blocks that our converter does not make are refused") {
-  const auto packed = [](const Parts::Pack& pack) {  // the inodes' block: the others are too short to get smaller
-    return refusal(
-        Parts(sample()).image([&](auto content) { return content.size() > 200 ? pack(content) : Parts::pack_block(content); }));
-  };
+  const auto packed =
+      [](const Parts::Pack& pack) {  // the inodes' block: the others are too short to get smaller
+        return refusal(Parts(sample()).image([&](auto content) {
+          return content.size() > 200 ? pack(content) : Parts::pack_block(content);
+        }));
+      };
   const auto block = [](const std::string& frame) {
     std::string bytes(2, '\0');
     put(bytes, 0, static_cast<std::uint16_t>(frame.size()));
@@ -233,9 +249,13 @@ TEST_CASE("metadata blocks that our converter does not make are refused") {
   };
   CHECK(packed([&](auto content) { return block(frame(content)); }).empty());
   const std::string skippable("\x50\x2a\x4d\x18\x01\0\0\0x", 9);
-  CHECK(has(packed([&](auto content) { return block(skippable + frame(content)); }), "not a zstd frame"));
-  CHECK(has(packed([&](auto content) { return block(frame(content) + skippable); }), "after a zstd frame"));
-  CHECK(has(packed([&](auto content) { return block(frame(content.substr(0, 90)) + frame(content.substr(90))); }),
+  CHECK(has(packed([&](auto content) { return block(skippable + frame(content)); }),
+            "not a zstd frame"));
+  CHECK(has(packed([&](auto content) { return block(frame(content) + skippable); }),
+            "after a zstd frame"));
+  CHECK(has(packed([&](auto content) {
+              return block(frame(content.substr(0, 90)) + frame(content.substr(90)));
+            }),
             "after a zstd frame"));
   const auto option = [&](ZSTD_cParameter parameter, int value) {
     return packed([&](auto content) { return block(frame(content, std::pair(parameter, value))); });
@@ -244,10 +264,15 @@ TEST_CASE("metadata blocks that our converter does not make are refused") {
   CHECK(has(option(ZSTD_c_contentSizeFlag, 0), "unexpected options"));
   const std::string bomb(100'000, '\0');
   CHECK(has(packed([&](auto) { return block(frame(bomb)); }), "more than its limit"));
-  CHECK(has(packed([&](auto content) { return block(frame(content).substr(0, 30)); }), "truncated zstd frame"));
+  CHECK(has(packed([&](auto content) { return block(frame(content).substr(0, 30)); }),
+            "truncated zstd frame"));
   CHECK(has(packed([](auto) { return std::string(20, '\0'); }), "wrong size"));
-  CHECK(has(packed([](auto content) { return std::string("\xff\xff") + std::string(content); }), "wrong size"));
-  CHECK(has(packed([](auto content) { return Parts::pack_block(content.substr(0, 50)) + Parts::pack_block(content.substr(50)); }),
+  CHECK(has(packed([](auto content) { return std::string("\xff\xff") + std::string(content); }),
+            "wrong size"));
+  CHECK(has(packed([](auto content) {
+              return Parts::pack_block(content.substr(0, 50)) +
+                     Parts::pack_block(content.substr(50));
+            }),
             "is not full"));
 }
 
@@ -257,7 +282,9 @@ TEST_CASE("something behind the image is refused") {
   auto image = sample();
   image.back() = 'x';
   CHECK(has(refusal(image), "trailing data after the image"));
-  CHECK(has(with([](Parts& parts) { parts.inodes += std::string(20, '\0'); }), "trailing data after the last entry"));
-  CHECK(has(with([](Parts& parts) { parts.directories += std::string(20, '\0'); }), "trailing data after the last entry"));
+  CHECK(has(with([](Parts& parts) { parts.inodes += std::string(20, '\0'); }),
+            "trailing data after the last entry"));
+  CHECK(has(with([](Parts& parts) { parts.directories += std::string(20, '\0'); }),
+            "trailing data after the last entry"));
   CHECK(has(with([](Parts& parts) { parts.pairs += "x"; }), "trailing data after the last entry"));
 }

@@ -1,18 +1,20 @@
-// Layers that reach the format's inner limits: more than one metadata block, more than one group, indexes, shared values.
-// convert() has passed all of them to the verifier.
+// Layers that reach the format's inner limits: more than one metadata block, more than one group,
+// indexes, shared values. convert() has passed all of them to the verifier.
 
 #include <algorithm>
 
-#include "unit/test.hpp"
 #include "unit/image/samples/verify_parts.hpp"
 #include "unit/image/samples/verify_sample.hpp"
+#include "unit/test.hpp"
 
 using namespace spc;
 using namespace spc::test;
 
 namespace {
 
-std::string numbered(std::string_view prefix, unsigned number) { return std::string(prefix) + std::to_string(number); }
+std::string numbered(std::string_view prefix, unsigned number) {
+  return std::string(prefix) + std::to_string(number);
+}
 
 }  // namespace
 
@@ -27,7 +29,8 @@ TEST_CASE("directories on both sides of the short form's size are accepted") {
     tar.pax(record("path", "d/" + std::string(rest, 'x'))).file("", "");
     CAPTURE(rest);
     const auto image = converted(tar);
-    const std::size_t inodes = get<std::uint64_t>(image, kDirectoryTable) - get<std::uint64_t>(image, kInodeTable);
+    const std::size_t inodes =
+        get<std::uint64_t>(image, kDirectoryTable) - get<std::uint64_t>(image, kInodeTable);
     smallest = std::min(smallest, inodes);
     largest = std::max(largest, inodes);
   }
@@ -44,7 +47,10 @@ TEST_CASE("a directory of many entries, with an index and attributes, is accepte
 TEST_CASE("hard links to inodes with distant numbers are accepted") {
   Tar tar;
   for (unsigned i = 0; i < 33'000; ++i) tar.file(numbered("a/", i), "");
-  tar.hard_link("z/far", "a/1").file("z/near", "").hard_link("z/other", "a/32999").hard_link("b", "a/500");
+  tar.hard_link("z/far", "a/1")
+      .file("z/near", "")
+      .hard_link("z/other", "a/32999")
+      .hard_link("b", "a/500");
   CHECK_FALSE(converted(tar).empty());
 }
 
@@ -52,8 +58,10 @@ TEST_CASE("many sets of attributes, with values that are shared, are accepted") 
   Tar tar;
   const std::string shared(3000, 's');
   for (unsigned i = 0; i < 1200; ++i) {
-    std::string records = record("SCHILY.xattr.user.number", std::to_string(i)) + record("SCHILY.xattr.user.shared", shared);
-    if (i % 3 == 0) records = record(numbered("SCHILY.xattr.user.name-", i), std::string(i * 40, 'v')) + records;
+    std::string records = record("SCHILY.xattr.user.number", std::to_string(i)) +
+                          record("SCHILY.xattr.user.shared", shared);
+    if (i % 3 == 0)
+      records = record(numbered("SCHILY.xattr.user.name-", i), std::string(i * 40, 'v')) + records;
     tar.pax(records).file(numbered("f", i));
   }
   CHECK_FALSE(converted(tar).empty());
@@ -70,11 +78,20 @@ TEST_CASE("the deepest directories and the longest target are accepted") {
   std::string path;
   for (unsigned i = 0; i < 2046; ++i) path += "d/";
   CHECK_FALSE(converted(Tar().pax(record("path", path + "f")).file("")).empty());
-  CHECK_FALSE(converted(Tar().pax(record("linkpath", std::string(4095, 'x'))).symlink("l", "")).empty());
+  CHECK_FALSE(
+      converted(Tar().pax(record("linkpath", std::string(4095, 'x'))).symlink("l", "")).empty());
 }
 
 TEST_CASE("files that later entries replace leave gaps that are accepted") {
+  CHECK_FALSE(converted(Tar()
+                            .file("f", noise(200'000))
+                            .file("f", "small")
+                            .file("g", noise(150'000))
+                            .directory("g/")
+                            .file("h"))
+                  .empty());
   CHECK_FALSE(
-      converted(Tar().file("f", noise(200'000)).file("f", "small").file("g", noise(150'000)).directory("g/").file("h")).empty());
-  CHECK_FALSE(converted(Tar().file("f", noise(100'000)).file("f", "").hard_link("g", "f").file("f", "again")).empty());
+      converted(
+          Tar().file("f", noise(100'000)).file("f", "").hard_link("g", "f").file("f", "again"))
+          .empty());
 }

@@ -1,5 +1,5 @@
-// Every byte of an image's tables is changed. What is still accepted must be an image that differs only in what images are
-// free to say.
+// Every byte of an image's tables is changed. What is still accepted must be an image that differs
+// only in what images are free to say.
 
 #include <sys/stat.h>
 
@@ -7,9 +7,9 @@
 #include <array>
 #include <tuple>
 
-#include "unit/test.hpp"
 #include "unit/image/samples/verify_parts.hpp"
 #include "unit/image/samples/verify_sample.hpp"
+#include "unit/test.hpp"
 
 using namespace spc;
 using namespace spc::test;
@@ -17,11 +17,14 @@ using namespace spc::test;
 namespace {
 
 constexpr std::array kChanges{0x01, 0x02, 0x80, 0xff};
-constexpr std::array kCompressions{LayerCompression::zstd, LayerCompression::lz4, LayerCompression::none};
+constexpr std::array kCompressions{LayerCompression::zstd, LayerCompression::lz4,
+                                   LayerCompression::none};
 
-/// Everything but names, permissions, dates, targets, attributes' names and values, and the bytes of small files. With lz4 a file
-/// may also state another size than its blocks have: who reads it gets an error.
-std::vector<std::tuple<std::uint32_t, mode_t, std::uint32_t, std::uint32_t, std::uint64_t>> shape(const Image& image, bool has_frames) {
+/// Everything but names, permissions, dates, targets, attributes' names and values, and the bytes
+/// of small files. With lz4 a file may also state another size than its blocks have: who reads it
+/// gets an error.
+std::vector<std::tuple<std::uint32_t, mode_t, std::uint32_t, std::uint32_t, std::uint64_t>> shape(
+    const Image& image, bool has_frames) {
   std::vector<std::tuple<std::uint32_t, mode_t, std::uint32_t, std::uint32_t, std::uint64_t>> all;
   for (const auto& [path, found] : image) {
     const std::uint64_t size = found.size < 131072 || !has_frames ? 0 : found.size;
@@ -75,12 +78,14 @@ TEST_CASE("an image that was taken apart and put together is the same") {
   }
 }
 
-TEST_CASE("no byte of the tables' contents can be changed to anything our converter could not write") {
+TEST_CASE(
+    "no byte of the tables' contents can be changed to anything our converter could not write") {
   Parts changed(sample_image());
   const Image original = read_image(memory_file(changed.image()).get());
   unsigned tried = 0;
   unsigned accepted = 0;
-  for (auto table : {&Parts::inodes, &Parts::directories, &Parts::fragments, &Parts::owners, &Parts::pairs, &Parts::sets}) {
+  for (auto table : {&Parts::inodes, &Parts::directories, &Parts::fragments, &Parts::owners,
+                     &Parts::pairs, &Parts::sets}) {
     REQUIRE_FALSE((changed.*table).empty());
     for (char& byte : changed.*table) {
       const char before = byte;
@@ -100,7 +105,9 @@ TEST_CASE("no byte of the tables' contents can be changed to anything our conver
   CHECK(accepted < tried / 2);
 }
 
-TEST_CASE("no byte of the stored image behind the data can be changed to anything our converter could not write") {
+TEST_CASE(
+    "no byte of the stored image behind the data can be changed to anything our converter could "
+    "not write") {
   for (const auto compression : kCompressions) {
     const auto image = sample_image(compression);
     const Image original = read_image(memory_file(image).get());
@@ -148,7 +155,8 @@ TEST_CASE("an image that is cut off anywhere is refused") {
 
 TEST_CASE("bytes of two images mixed are refused or harmless") {
   const Parts parts(sample_image());
-  const Parts other(converted(Tar().directory("d/").file("d/a", noise(200'000)).symlink("d/b", "a").file("c", "c")));
+  const Parts other(converted(
+      Tar().directory("d/").file("d/a", noise(200'000)).symlink("d/b", "a").file("c", "c")));
   for (auto table : {&Parts::inodes, &Parts::directories, &Parts::fragments, &Parts::data}) {
     Parts changed = parts;
     changed.*table = other.*table;

@@ -14,11 +14,11 @@
 #include <fstream>
 
 #include "base/file.hpp"
-#include "unit/test.hpp"
 #include "image/verify/confine.hpp"
 #include "unit/image/samples/erofs_image.hpp"
 #include "unit/image/samples/verify_parts.hpp"
 #include "unit/image/samples/verify_sample.hpp"
+#include "unit/test.hpp"
 
 using namespace spc;
 using namespace spc::test;
@@ -81,7 +81,8 @@ TEST_CASE("the program accepts an EROFS image, in the same sandbox") {
   CHECK(verdict.status == 0);
   CHECK(verdict.reason.empty());
   auto image = erofs_sample(false).image();
-  const auto refused = verdict_on(memory_file(image.set(1280 + 24, std::uint32_t{1}).seal().bytes).get());
+  const auto refused =
+      verdict_on(memory_file(image.set(1280 + 24, std::uint32_t{1}).seal().bytes).get());
   CHECK(refused.status == 1);
   CHECK(refused.reason == "layer-verifier: inode 40: its owner is not 0\n");
 }
@@ -114,10 +115,12 @@ TEST_CASE("images of mksquashfs are refused, whatever its options") {
   std::ofstream(root + "/big") << noise(200'000);
   unsigned made = 0;
   for (const char* options :
-       {"-comp zstd -Xcompression-level 1", "-comp zstd -Xcompression-level 1 -no-exports -all-root -all-time 0 -mkfs-time 0",
+       {"-comp zstd -Xcompression-level 1",
+        "-comp zstd -Xcompression-level 1 -no-exports -all-root -all-time 0 -mkfs-time 0",
         "-comp gzip", "-no-fragments -no-xattrs"}) {
-    const std::string command =
-        "mksquashfs " + root + " " + root + ".sqsh -noappend -quiet -no-progress " + options + " >/dev/null 2>&1";
+    const std::string command = "mksquashfs " + root + " " + root +
+                                ".sqsh -noappend -quiet -no-progress " + options +
+                                " >/dev/null 2>&1";
     const int rc = std::system(command.c_str());
     if (rc != 0) continue;
     ++made;
@@ -146,7 +149,9 @@ TEST_CASE("every other call ends the process") {
   CHECK(end_of([] { ::syscall(SYS_ptrace, 0, 0, 0, 0); }) == kKilled);
   CHECK(end_of([] { ::prctl(PR_SET_DUMPABLE, 1); }) == kKilled);
   CHECK(end_of([] { ::unlink("/nonexistent"); }) == kKilled);
-  CHECK(end_of([] { ::mmap(nullptr, 4096, PROT_READ | PROT_EXEC, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0); }) == kKilled);
+  CHECK(end_of([] {
+          ::mmap(nullptr, 4096, PROT_READ | PROT_EXEC, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        }) == kKilled);
   CHECK(end_of([&] { ::mmap(nullptr, 4096, PROT_READ, MAP_SHARED, file.get(), 0); }) == kKilled);
   char byte = 0;
   CHECK(end_of([&] { (void)!::pwrite(3, &byte, 1, 0); }) == kKilled);

@@ -52,7 +52,9 @@ std::string image_refusal(const std::string& path) {
 /// A super block with sensible numbers, and nothing behind it.
 std::string squashfs(std::size_t size = 4096) {
   std::string bytes(size, '\0');
-  const auto put = [&](std::size_t at, auto number) { std::memcpy(bytes.data() + at, &number, sizeof number); };
+  const auto put = [&](std::size_t at, auto number) {
+    std::memcpy(bytes.data() + at, &number, sizeof number);
+  };
   put(0, std::uint32_t{0x73717368});
   put(12, std::uint32_t{131072});
   put(20, std::uint16_t{1});
@@ -74,7 +76,8 @@ TEST_CASE("a local image is told apart by what is in it, not by its name") {
   write("a.txt", squashfs());
   auto image = open_local_image("./a.txt", "");
   REQUIRE(image);
-  CHECK((image->kind == LocalImage::Kind::squashfs && image->offset == 0 && image->warning.empty()));
+  CHECK(
+      (image->kind == LocalImage::Kind::squashfs && image->offset == 0 && image->warning.empty()));
   write("b.sqsh", std::string("\x1f\x8b\x08", 3));
   CHECK(open_local_image("./b.sqsh", "").value().kind == LocalImage::Kind::archive);
   write("c", std::string(257, 'x') + "ustar" + std::string(300, '\0'));
@@ -87,7 +90,8 @@ TEST_CASE("a local image is told apart by what is in it, not by its name") {
 TEST_CASE("what is no image is refused by what it is") {
   const Directory here;
   constexpr char kHint[] =
-      " (hint: an image is a squashfs (.sqsh), a SIF file, an ext4 or EROFS file system, a tar archive or a directory)";
+      " (hint: an image is a squashfs (.sqsh), a SIF file, an ext4 or EROFS file system, a tar "
+      "archive or a directory)";
   const std::pair<const char*, std::string> files[] = {{"an empty file", ""},
                                                        {"a program",
                                                         "\x7f"
@@ -101,13 +105,16 @@ TEST_CASE("what is no image is refused by what it is") {
   }
   write("file", squashfs(2000));
   CHECK(image_refusal("./file") ==
-        "open image \"./file\": the squashfs is truncated: 2000 of 4096 bytes are there (hint: copy it again)");
+        "open image \"./file\": the squashfs is truncated: 2000 of 4096 bytes are there (hint: "
+        "copy it again)");
   CHECK(image_refusal("./missing") ==
-        "open image \"./missing\": no such file or directory (hint: it must exist on every node of the step)");
+        "open image \"./missing\": no such file or directory (hint: it must exist on every node of "
+        "the step)");
   fs::create_directory("layout");
   write("layout/oci-layout", "{}");
   CHECK(image_refusal("./layout/") ==
-        "open image \"./layout/\": it is an OCI image layout, not a root directory (hint: use oci:./layout)");
+        "open image \"./layout/\": it is an OCI image layout, not a root directory (hint: use "
+        "oci:./layout)");
 }
 
 TEST_CASE("neither a FIFO nor a socket nor a device holds up who names it as an image") {
@@ -122,7 +129,8 @@ TEST_CASE("neither a FIFO nor a socket nor a device holds up who names it as an 
   CHECK(image_refusal("/dev/null").starts_with("open image \"/dev/null\": it is a device"));
   int ends[2];
   REQUIRE(::pipe(ends) == 0);
-  CHECK(image_refusal("/proc/self/fd/" + std::to_string(ends[0])).find("it is a FIFO") != std::string::npos);
+  CHECK(image_refusal("/proc/self/fd/" + std::to_string(ends[0])).find("it is a FIFO") !=
+        std::string::npos);
   ::close(ends[0]);
   ::close(ends[1]);
 }
@@ -141,7 +149,8 @@ TEST_CASE("an image that others can write is used, and that is said") {
 TEST_CASE("a file that has the name of a missing image is pointed out") {
   const Directory here;
   write("pytorch", "x");
-  CHECK(did_you_mean_file("pytorch") == "there is a file of this name here: did you mean \"./pytorch\"?");
+  CHECK(did_you_mean_file("pytorch") ==
+        "there is a file of this name here: did you mean \"./pytorch\"?");
   CHECK(did_you_mean_file("ubuntu").empty());
   CHECK(did_you_mean_file("docker://pytorch").empty());
 }

@@ -4,9 +4,9 @@
 #include <fstream>
 #include <map>
 
-#include "unit/test.hpp"
 #include "launch/host/container_index.hpp"
 #include "launch/host/named_container.hpp"
+#include "unit/test.hpp"
 
 using namespace spc;
 
@@ -23,8 +23,10 @@ constexpr auto kRunning = TaskMessage::named_running;
 
 /// m(ake), r(euse), j(oin) or - for a refusal.
 char plan(std::string_view name, std::uint32_t state, const WantedImage& wanted = {},
-          const ContainerNotes& notes = {.name = "x", .image = "docker.io/library/a:1", .digest = "sha256:a", .file = {}}) {
-  const auto plan = plan_for(ContainerName::parse(name).value(), state, state == kNew ? ContainerNotes{} : notes, wanted);
+          const ContainerNotes& notes = {
+              .name = "x", .image = "docker.io/library/a:1", .digest = "sha256:a", .file = {}}) {
+  const auto plan = plan_for(ContainerName::parse(name).value(), state,
+                             state == kNew ? ContainerNotes{} : notes, wanted);
   return plan ? "mrj"[static_cast<int>(*plan)] : '-';
 }
 
@@ -32,8 +34,9 @@ char plan(std::string_view name, std::uint32_t state, const WantedImage& wanted 
 
 TEST_CASE("a container's name may be followed by what is to be done") {
   using Use = ContainerName::Use;
-  const std::map<std::string, Use> uses{{"a", Use::automatic}, {"a:auto", Use::automatic},  {"a:create", Use::create},
-                                        {"a:exec", Use::exec}, {"a:no_exec", Use::no_exec}, {"a:replace", Use::replace},
+  const std::map<std::string, Use> uses{{"a", Use::automatic},       {"a:auto", Use::automatic},
+                                        {"a:create", Use::create},   {"a:exec", Use::exec},
+                                        {"a:no_exec", Use::no_exec}, {"a:replace", Use::replace},
                                         {"a:remove", Use::remove}};
   for (const auto& [text, use] : uses) {
     const auto name = ContainerName::parse(text).value();
@@ -49,8 +52,8 @@ TEST_CASE("a container's name is refused for what is wrong with it") {
   CHECK(name_refusal("a:b").find("flag must be") != std::string::npos);
   CHECK(name_refusal("a:exec:create").find("flag must be") != std::string::npos);
   CHECK(name_refusal(std::string(64, 'a')) == "accepted");
-  for (const std::string& text :
-       {std::string("a/b"), std::string("a b"), std::string("\xc3\xa4"), std::string("a\n"), std::string(65, 'a')}) {
+  for (const std::string& text : {std::string("a/b"), std::string("a b"), std::string("\xc3\xa4"),
+                                  std::string("a\n"), std::string(65, 'a')}) {
     CHECK(name_refusal(text).find("is not a valid name") != std::string::npos);
   }
 }
@@ -58,15 +61,18 @@ TEST_CASE("a container's name is refused for what is wrong with it") {
 TEST_CASE("names have keys of their own, and always the same") {
   CHECK(ContainerName::parse("a").value().key() != ContainerName::parse("b").value().key());
   CHECK(ContainerName::parse("a:exec").value().key() == ContainerName::parse("a").value().key());
-  CHECK(ContainerName::parse("name").value().key().hex().substr(0, 32) == "861b638ebaadbcc4df2e11a24dd25da1");
+  CHECK(ContainerName::parse("name").value().key().hex().substr(0, 32) ==
+        "861b638ebaadbcc4df2e11a24dd25da1");
 }
 
 TEST_CASE("a name of the form JOB.STEP stands for a step") {
   const auto key = ContainerName::parse("258.3").value().step_key();
   REQUIRE(key);
   CHECK(key->hex().substr(0, 16) == "0201000003000000");
-  CHECK(ContainerName::parse("1.batch").value().step_key()->hex().substr(0, 16) == "01000000fbffffff");
-  for (const char* text : {"258", "258.", ".3", "a.3", "258.x", "258.3.4", "-1.0", "4294967296.0"}) {
+  CHECK(ContainerName::parse("1.batch").value().step_key()->hex().substr(0, 16) ==
+        "01000000fbffffff");
+  for (const char* text :
+       {"258", "258.", ".3", "a.3", "258.x", "258.3.4", "-1.0", "4294967296.0"}) {
     CHECK_FALSE(ContainerName::parse(text).value().step_key());
   }
 }
@@ -96,7 +102,8 @@ TEST_CASE("a container is not taken for one of another image") {
   CHECK(plan("x", kStored, {.image = "docker.io/library/b:1", .digest = {}}) == '-');
   CHECK(plan("x", kRunning, {.image = "docker.io/library/b:1", .digest = "sha256:b"}) == '-');
   CHECK(plan("x", kStored, {.image = "docker.io/library/b:1", .digest = "sha256:a"}) == 'r');
-  CHECK(plan("x", kStored, {.image = "/x", .digest = {}}, {.name = "x", .image = "/y", .digest = {}, .file = "1:2"}) == '-');
+  CHECK(plan("x", kStored, {.image = "/x", .digest = {}},
+             {.name = "x", .image = "/y", .digest = {}, .file = "1:2"}) == '-');
 }
 
 TEST_CASE("notes come back as they were written") {
@@ -110,15 +117,19 @@ TEST_CASE("notes come back as they were written") {
   CHECK(ContainerNotes::parse(std::string("name\0=\0image=i", 15)).image == "i");
 }
 
-TEST_CASE("a home has the containers noted that its user has made, and nothing that cannot be one") {
+TEST_CASE(
+    "a home has the containers noted that its user has made, and nothing that cannot be one") {
   std::string home = std::filesystem::temp_directory_path() / "spc-notes-XXXXXX";
   REQUIRE(::mkdtemp(home.data()) != nullptr);
   CHECK(directory_of_container_notes({}).empty());
-  CHECK(directory_of_container_notes({{"HOME", home}, {"XDG_DATA_HOME", "relative"}}) == home + "/.local/share/spank-container/named");
-  const std::map<std::string, std::string> job{{"XDG_DATA_HOME", home}, {"SLURMD_NODENAME", "n1"}, {"SLURM_JOB_ID", "7"}};
+  CHECK(directory_of_container_notes({{"HOME", home}, {"XDG_DATA_HOME", "relative"}}) ==
+        home + "/.local/share/spank-container/named");
+  const std::map<std::string, std::string> job{
+      {"XDG_DATA_HOME", home}, {"SLURMD_NODENAME", "n1"}, {"SLURM_JOB_ID", "7"}};
   const std::string notes = directory_of_container_notes(job);
   CHECK(noted_containers(notes).empty());
-  ContainerNote::open(ContainerName::parse("nobody").value(), false, {{"HOME", home}}).write({.name = "nobody"}, true);  // no node
+  ContainerNote::open(ContainerName::parse("nobody").value(), false, {{"HOME", home}})
+      .write({.name = "nobody"}, true);  // no node
   const auto note = ContainerNote::open(ContainerName::parse("tools").value(), true, job);
   note.write({.name = "tools", .image = "a:1", .digest = "sha256:1", .file = {}}, true);
   const auto found = noted_containers(notes);

@@ -1,5 +1,5 @@
-#include "unit/test.hpp"
 #include "launch/request/namespaces.hpp"
+#include "unit/test.hpp"
 
 using namespace spc;
 
@@ -11,10 +11,12 @@ TEST_CASE("namespaces are listed by their names") {
 
 TEST_CASE("a list of namespaces with an empty or unknown name is refused") {
   for (const char* list : {"", ",", "net,", ",net", "net,,ipc"}) {
-    REQUIRE(parse_namespaces(list).error().message().find("--container-unshare: empty namespace argument") == 0);
+    REQUIRE(parse_namespaces(list).error().message().find(
+                "--container-unshare: empty namespace argument") == 0);
   }
   // user is not for this option: see --container-remap-root.
   for (const char* list : {"user", "mnt", "NET", "net ", "net;ipc", "cgroups"}) {
-    REQUIRE(parse_namespaces(list).error().message().find("--container-unshare: unknown namespace '") == 0);
+    REQUIRE(parse_namespaces(list).error().message().find(
+                "--container-unshare: unknown namespace '") == 0);
   }
 }

@@ -1,5 +1,5 @@
-#include "unit/test.hpp"
 #include "launch/host/slurm_client.hpp"
+#include "unit/test.hpp"
 
 using namespace spc;
 

@@ -8,9 +8,9 @@
 #include <thread>
 
 #include "base/unique_fd.hpp"
-#include "unit/test.hpp"
 #include "launch/inside/entrypoint.hpp"
 #include "launch/inside/entrypoint_process.hpp"
+#include "unit/test.hpp"
 
 using namespace spc;
 using Kind = EntrypointEnd::Kind;
@@ -46,7 +46,8 @@ Run run_script(const std::string& script, std::chrono::seconds limit = std::chro
   process.probe = probe.get();
   process.found = memory.get();
   process.limit = limit;
-  const auto end = run_process(process, [&](std::string_view line) { run.lines.emplace_back(line); });
+  const auto end =
+      run_process(process, [&](std::string_view line) { run.lines.emplace_back(line); });
   REQUIRE(end);
   run.end = *end;
   return run;
@@ -66,7 +67,8 @@ bool ends(const std::string& pid) {
 TEST_CASE("what an entrypoint has changed is what differs from what it was given") {
   const auto changes = EntrypointChanges::between(
       given({{"SAME", "1"}, {"OTHER", "1"}, {"GONE", "1"}, {"PWD", "/a"}, {"ODD%%", "1"}}), "/a",
-      found({"/b", "SAME=1", "OTHER=2=3", "NEW=", "PWD=/b", "OLDPWD=/a", "SHLVL=2", "_=/x", "=1", "no"}));
+      found({"/b", "SAME=1", "OTHER=2=3", "NEW=", "PWD=/b", "OLDPWD=/a", "SHLVL=2", "_=/x", "=1",
+             "no"}));
   CHECK(changes.set == std::map<std::string, std::string>{{"OTHER", "2=3"}, {"NEW", ""}});
   CHECK(changes.unset == std::set<std::string>{"GONE"});  // shells lose what they have no name for
   CHECK(changes.workdir == "/b");
@@ -80,8 +82,12 @@ TEST_CASE("an entrypoint that has told nothing has changed nothing") {
 TEST_CASE("what the user keeps or sets stays as it is, and his work directory too") {
   ContainerSpec spec;
   spec.workdir = "/a";
-  spec.environment = {{"KEPT", {"job", Origin::kept}}, {"SET", {"1", Origin::option}}, {"FREE", {"1", Origin::image}}};
-  const EntrypointChanges changes{.set = {{"KEPT", "2"}, {"SET", "2"}, {"FREE", "2"}}, .unset = {"KEPT", "SET"}, .workdir = "/b"};
+  spec.environment = {{"KEPT", {"job", Origin::kept}},
+                      {"SET", {"1", Origin::option}},
+                      {"FREE", {"1", Origin::image}}};
+  const EntrypointChanges changes{.set = {{"KEPT", "2"}, {"SET", "2"}, {"FREE", "2"}},
+                                  .unset = {"KEPT", "SET"},
+                                  .workdir = "/b"};
   LaunchRequest request;
   auto with_workdir = spec;
   apply(changes, request, spec);
@@ -159,7 +165,8 @@ TEST_CASE("an entrypoint has the probe, the file for it, and nothing else open")
 }
 
 TEST_CASE("what a failing entrypoint has started ends before it is told") {
-  const auto run = run_script("(trap '' HUP TERM; setsid sleep 99 & echo $!; wait) & sleep 0.2; exit 1");
+  const auto run =
+      run_script("(trap '' HUP TERM; setsid sleep 99 & echo $!; wait) & sleep 0.2; exit 1");
   CHECK(run.end.number == 1);
   REQUIRE(run.lines.size() == 1);
   CHECK(ends(run.lines[0]));
@@ -178,7 +185,8 @@ TEST_CASE("an entrypoint that closes its output is waited for all the same") {
 }
 
 TEST_CASE("a server that a good entrypoint has started lives on and may print") {
-  const auto run = run_script("(for i in 1 2 3 4 5; do echo tick; sleep 0.1; done; exec sleep 98) >&2 & echo $!");
+  const auto run = run_script(
+      "(for i in 1 2 3 4 5; do echo tick; sleep 0.1; done; exec sleep 98) >&2 & echo $!");
   CHECK(run.end.number == 0);
   std::string pid;
   for (const auto& line : run.lines) {

@@ -3,8 +3,8 @@
 #include <unistd.h>
 
 #include "base/file.hpp"
-#include "unit/test.hpp"
 #include "launch/inside/task_notes.hpp"
+#include "unit/test.hpp"
 
 using namespace spc;
 
@@ -59,7 +59,8 @@ TEST_CASE("notes that are cut off are refused") {
   const auto whole = notes_file();
   REQUIRE(some_notes().write(whole.get()));
   const std::string bytes = *read_file(whole.get(), 1 << 20);
-  for (const std::size_t size : {std::size_t{0}, std::size_t{7}, std::size_t{8}, bytes.size() - 1}) {
+  for (const std::size_t size :
+       {std::size_t{0}, std::size_t{7}, std::size_t{8}, bytes.size() - 1}) {
     const auto cut = notes_file();
     REQUIRE(write_all(cut.get(), std::string_view(bytes).substr(0, size)));
     REQUIRE_FALSE(TaskNotes::read(cut.get()));

@@ -1,7 +1,7 @@
-#include "unit/test.hpp"
 #include "launch/request/mount_spec.hpp"
 #include "protocol/task.hpp"
 #include "task/root/removal.hpp"
+#include "unit/test.hpp"
 
 using namespace spc;
 
@@ -41,10 +41,12 @@ TEST_CASE("a relative target lies below the container's root") {
 }
 
 TEST_CASE("flags of fstab that change nothing here are accepted") {
-  const auto mounts = parse_mounts("/a:/b:rw+nodev+nosuid+noatime+x-create=auto+rslave+rshared+defaults").value();
+  const auto mounts =
+      parse_mounts("/a:/b:rw+nodev+nosuid+noatime+x-create=auto+rslave+rshared+defaults").value();
   CHECK(mounts[0].flags == 0);
   CHECK(parse_mounts("/a:/b:private").value()[0].flags == TaskMessage::source_private);
-  CHECK(parse_mounts("/a:/b:unbindable+ro").value()[0].flags == (TaskMessage::source_unbindable | TaskMessage::source_read_only));
+  CHECK(parse_mounts("/a:/b:unbindable+ro").value()[0].flags ==
+        (TaskMessage::source_unbindable | TaskMessage::source_read_only));
   CHECK(parse_mounts("/a:/b:private+slave").value()[0].flags == 0);
 }
 
@@ -78,7 +80,8 @@ TEST_CASE("an empty directory in memory has a size and a mode") {
 }
 
 TEST_CASE("a place can be emptied of what is mounted there") {
-  for (const char* text : {"umount:/tmp", "umount:/tmp:x-detach", "tmpfs:/tmp:x-detach", "/x:/tmp:x-detach"}) {
+  for (const char* text :
+       {"umount:/tmp", "umount:/tmp:x-detach", "tmpfs:/tmp:x-detach", "/x:/tmp:x-detach"}) {
     const auto mount = parse_mounts(text).value()[0];
     CHECK(mount.kind == MountSpec::Kind::removal);
     CHECK(mount.source.empty());
@@ -87,7 +90,8 @@ TEST_CASE("a place can be emptied of what is mounted there") {
 }
 
 TEST_CASE("a file of data is named with or without its directory") {
-  for (const char* text : {"data.sqsh:/data:sqsh", "./data.sqsh:/data:ro+sqsh", "/x/data.sqsh:/data:sqsh+nofail"}) {
+  for (const char* text :
+       {"data.sqsh:/data:sqsh", "./data.sqsh:/data:ro+sqsh", "/x/data.sqsh:/data:sqsh+nofail"}) {
     CHECK(parse_mounts(text).value()[0].kind == MountSpec::Kind::squashfs);
   }
   CHECK(parse_mounts("data.sqsh:/data:sqsh").value()[0].source == "data.sqsh");
@@ -102,10 +106,12 @@ TEST_CASE("what separates mounts and parts can be quoted") {
   CHECK(parse_mounts("/a\"b:/c").value()[0].source == "/a\"b");
   CHECK(parse_mounts("\"/a\",/b").value().size() == 2);
   CHECK(parse_mounts("\"/a\\\"b\":/c").value()[0].source == "/a\"b");
-  CHECK(mount_refusal("\"ro\":/x").starts_with("--container-mounts: \"\\\"ro\\\":/x\": mount source"));
+  CHECK(mount_refusal("\"ro\":/x")
+            .starts_with("--container-mounts: \"\\\"ro\\\":/x\": mount source"));
   CHECK(mount_refusal("/a:\"ro\"").find("mount target") != std::string::npos);
   CHECK(mount_refusal("\"/a:/b") ==
-        "--container-mounts: \"\\\"/a:/b\": the closing quote is missing (hint: write a literal quote as \\\")");
+        "--container-mounts: \"\\\"/a:/b\": the closing quote is missing (hint: write a literal "
+        "quote as \\\")");
   CHECK(mount_refusal("\"/a\"b:/c").find("text after the closing quote") != std::string::npos);
 }
 
@@ -124,13 +130,15 @@ TEST_CASE("of mounts in other places the last that is there is removed, with wha
   CHECK(made({"/a", "/a/b", "/a"}, {{"/a", 2, false, ""}}) == "001");
   CHECK(made({"/a", "/a"}, {{"/a", 2, false, ""}, {"/a", 2, false, ""}}) == "00");
   CHECK(made({"/a"}, {{"/b", 1, true, ""}}) == "1");
-  CHECK(made({"/a"}, {{"/a", 0, false, "umount:/a"}}).starts_with("unmount \"umount:/a\": not a mount"));
+  CHECK(made({"/a"}, {{"/a", 0, false, "umount:/a"}})
+            .starts_with("unmount \"umount:/a\": not a mount"));
 }
 
 TEST_CASE("sizes of memory") {
   const auto bytes = [](std::string_view text) {
     const auto size = MemorySize::parse(text);
-    return size ? std::to_string(size->bytes) + (size->percent != 0 ? " " + std::to_string(size->percent) + "%" : "")
+    return size ? std::to_string(size->bytes) +
+                      (size->percent != 0 ? " " + std::to_string(size->percent) + "%" : "")
                 : size.error().message();
   };
   CHECK(bytes("1") == "1");
@@ -139,12 +147,15 @@ TEST_CASE("sizes of memory") {
   CHECK(bytes("2G") == "2147483648");
   CHECK(bytes("1T") == "1099511627776");
   CHECK(bytes("50%") == "0 50%");
-  CHECK(bytes("0") == "\"0\": too small (hint: bytes with suffix K, M, G or T, or N% of the job's memory)");
+  CHECK(bytes("0") ==
+        "\"0\": too small (hint: bytes with suffix K, M, G or T, or N% of the job's memory)");
   for (const char* text : {"", "K", "-1", "1X", "1GiB", "1 G", "0x10", "1.5G", "+1", "%"}) {
     CHECK(bytes(text).find("is not a size") != std::string::npos);
   }
-  for (const char* text : {"101%", "18446744073709551616%"}) CHECK(bytes(text).find("more than 100%") != std::string::npos);
-  for (const char* text : {"18446744073709551615", "18446744073709551616", "18446744073709551617", "17179869184G", "1048576T"}) {
+  for (const char* text : {"101%", "18446744073709551616%"})
+    CHECK(bytes(text).find("more than 100%") != std::string::npos);
+  for (const char* text : {"18446744073709551615", "18446744073709551616", "18446744073709551617",
+                           "17179869184G", "1048576T"}) {
     CHECK(bytes(text).find("is too large") != std::string::npos);
   }
 }
@@ -167,62 +178,88 @@ TEST_CASE("without a limit of its own a job has the memory that it asked for") {
   for (const char* text : {"0", "", "-1", "x", "18446744073709551616", "99999999999999"}) {
     CHECK(memory_of_job({{"SLURM_MEM_PER_NODE", text}}) == machine);
   }
-  CHECK(memory_of_job({{"SLURM_MEM_PER_CPU", "99999999999999"}, {"SLURM_CPUS_ON_NODE", "99999999999999"}}) == machine);
+  CHECK(memory_of_job({{"SLURM_MEM_PER_CPU", "99999999999999"},
+                       {"SLURM_CPUS_ON_NODE", "99999999999999"}}) == machine);
 }
 
 TEST_CASE("what shows the kernel is not covered, but by the host's own and by what lxcfs serves") {
-  const auto refused = [](const char* text) { return !refuse_kernel_views(parse_mounts(text)->at(0)); };
-  for (const char* text : {"tmpfs:/proc", "/a:/proc/", "/a://proc/self", "/a:/x/../proc/self/attr/exec", "/a:/proc/stat/x", "tmpfs:/sys",
+  const auto refused = [](const char* text) {
+    return !refuse_kernel_views(parse_mounts(text)->at(0));
+  };
+  for (const char* text : {"tmpfs:/proc", "/a:/proc/", "/a://proc/self",
+                           "/a:/x/../proc/self/attr/exec", "/a:/proc/stat/x", "tmpfs:/sys",
                            "/a:./dev", "/sys:/dev", "x.sqsh:/proc:sqsh", "/a:/proc/net"}) {
     CHECK_MESSAGE(refused(text), text);
   }
-  for (const char* text : {"/proc", "/dev:/dev", "/sys/:/sys", "umount:/proc", "/a:/proc/meminfo", "/a:/proc/net/dev", "tmpfs:/dev/shm",
-                           "/dev/fuse", "/a:/sys/class", "/a:/process", "/a:/device"}) {
+  for (const char* text :
+       {"/proc", "/dev:/dev", "/sys/:/sys", "umount:/proc", "/a:/proc/meminfo", "/a:/proc/net/dev",
+        "tmpfs:/dev/shm", "/dev/fuse", "/a:/sys/class", "/a:/process", "/a:/device"}) {
     CHECK_MESSAGE(!refused(text), text);
   }
 }
 
 TEST_CASE("a mount that cannot be meant is refused with the item and the reason") {
   CHECK(mount_refusal("") == "--container-mounts: argument required");
-  CHECK(mount_refusal("/a:") == "--container-mounts: \"/a:\": invalid format (hint: SRC[:DST[:FLAGS]])");
-  CHECK(mount_refusal("/a,,/b") == "--container-mounts: \"\": invalid format (hint: no blank may follow a comma, and none ends the list: SRC:DST,SRC:DST)");
-  CHECK(mount_refusal("/a:/b:ro:x") == "--container-mounts: \"/a:/b:ro:x\": invalid format (hint: SRC[:DST[:FLAGS]])");
+  CHECK(mount_refusal("/a:") ==
+        "--container-mounts: \"/a:\": invalid format (hint: SRC[:DST[:FLAGS]])");
+  CHECK(mount_refusal("/a,,/b") ==
+        "--container-mounts: \"\": invalid format (hint: no blank may follow a comma, and none "
+        "ends the list: SRC:DST,SRC:DST)");
+  CHECK(mount_refusal("/a:/b:ro:x") ==
+        "--container-mounts: \"/a:/b:ro:x\": invalid format (hint: SRC[:DST[:FLAGS]])");
   CHECK(mount_refusal("data") ==
-        "--container-mounts: \"data\": mount source must be a relative path (beginning with .), an absolute path, "
+        "--container-mounts: \"data\": mount source must be a relative path (beginning with .), an "
+        "absolute path, "
         "\"tmpfs\" or \"umount\" (hint: did you mean \"./data\"?)");
   CHECK(mount_refusal("/a:b") ==
-        "--container-mounts: \"/a:b\": mount target must be a relative path (beginning with .) or an absolute path "
+        "--container-mounts: \"/a:b\": mount target must be a relative path (beginning with .) or "
+        "an absolute path "
         "(hint: did you mean \"./b\"?)");
   CHECK(mount_refusal("/a:/b:rp") ==
-        "--container-mounts: \"/a:/b:rp\": unknown flag \"rp\" (hint: flags, joined by +: ro, rw, noexec, nofail, sqsh)");
-  CHECK(mount_refusal("/a:/b:suid") == "--container-mounts: \"/a:/b:suid\": suid: every mount is nosuid");
-  CHECK(mount_refusal("/a:/b:x-move").starts_with("--container-mounts: \"/a:/b:x-move\": x-move: not supported"));
+        "--container-mounts: \"/a:/b:rp\": unknown flag \"rp\" (hint: flags, joined by +: ro, rw, "
+        "noexec, nofail, sqsh)");
+  CHECK(mount_refusal("/a:/b:suid") ==
+        "--container-mounts: \"/a:/b:suid\": suid: every mount is nosuid");
+  CHECK(mount_refusal("/a:/b:x-move")
+            .starts_with("--container-mounts: \"/a:/b:x-move\": x-move: not supported"));
   CHECK(mount_refusal("/a:/b:").find("unknown flag \"\"") != std::string::npos);
-  CHECK(mount_refusal("tmpfs").find("invalid format (hint: tmpfs:DST[:FLAGS])") != std::string::npos);
-  CHECK(mount_refusal("umount:/") == "--container-mounts: \"umount:/\": cannot unmount the container's root");
-  CHECK(mount_refusal("tmpfs:/x/..") == "--container-mounts: \"tmpfs:/x/..\": cannot mount on the container's root");
+  CHECK(mount_refusal("tmpfs").find("invalid format (hint: tmpfs:DST[:FLAGS])") !=
+        std::string::npos);
+  CHECK(mount_refusal("umount:/") ==
+        "--container-mounts: \"umount:/\": cannot unmount the container's root");
+  CHECK(mount_refusal("tmpfs:/x/..") ==
+        "--container-mounts: \"tmpfs:/x/..\": cannot mount on the container's root");
   CHECK(mount_refusal("tmpfs:ro").find("mount target must be") != std::string::npos);
   CHECK(mount_refusal("tmpfs:/x:mode=4755").find("\"4755\" is not a mode") != std::string::npos);
-  CHECK(mount_refusal("tmpfs:/x:huge=yes").find("never, always, within_size or advise") != std::string::npos);
-  CHECK(mount_refusal("tmpfs:/x:nr_inodes=0").find("\"0\" is not a number of files") != std::string::npos);
-  CHECK(mount_refusal("tmpfs:/x:uid=77777").find("uid=77777: a tmpfs is its user's") != std::string::npos);
+  CHECK(mount_refusal("tmpfs:/x:huge=yes").find("never, always, within_size or advise") !=
+        std::string::npos);
+  CHECK(mount_refusal("tmpfs:/x:nr_inodes=0").find("\"0\" is not a number of files") !=
+        std::string::npos);
+  CHECK(mount_refusal("tmpfs:/x:uid=77777").find("uid=77777: a tmpfs is its user's") !=
+        std::string::npos);
   const auto huge = parse_mounts("tmpfs:/x:nr_inodes=9+huge=advise+uid=0+noexec").value()[0];
   CHECK(huge.flags == (TaskMessage::source_huge_advise | TaskMessage::source_no_exec));
   CHECK(huge.inodes == 9);
-  CHECK(mount_refusal("/a:/../etc").find("the target leaves the container's root") != std::string::npos);
-  CHECK(mount_refusal("/a:../x").find("the target leaves the container's root") != std::string::npos);
+  CHECK(mount_refusal("/a:/../etc").find("the target leaves the container's root") !=
+        std::string::npos);
+  CHECK(mount_refusal("/a:../x").find("the target leaves the container's root") !=
+        std::string::npos);
   CHECK(mount_refusal("tmpfs:/x:mode=+7").find("unknown flag \"7\"") == std::string::npos);
   CHECK(mount_refusal("tmpfs:/x:size=1X").find("\"1X\" is not a size") != std::string::npos);
   CHECK(mount_refusal("tmpfs:/x:x-create=file").find("must be a directory") != std::string::npos);
   CHECK(mount_refusal("/a:/b:size=1G").find("unknown flag \"size=1G\"") != std::string::npos);
   CHECK(mount_refusal("data:/b:sqsh+ro+x").find("unknown flag \"x\"") != std::string::npos);
-  CHECK(mount_refusal("/a:/") == "--container-mounts: \"/a:/\": cannot mount on the container's root");
-  for (const char* target : {".", "//", "/.", "/..", "./", "././/", "/x/..", "../..", "/x/../../y/.."}) {
+  CHECK(mount_refusal("/a:/") ==
+        "--container-mounts: \"/a:/\": cannot mount on the container's root");
+  for (const char* target :
+       {".", "//", "/.", "/..", "./", "././/", "/x/..", "../..", "/x/../../y/.."}) {
     const std::string item = std::string("/a:") + target;
-    CHECK(mount_refusal(item) == "--container-mounts: \"" + item + "\": cannot mount on the container's root");
+    CHECK(mount_refusal(item) ==
+          "--container-mounts: \"" + item + "\": cannot mount on the container's root");
   }
   CHECK(mount_refusal("/a:/x/../y") == "accepted");
   CHECK(mount_refusal("/a:/...") == "accepted");
   CHECK(mount_refusal("/\x1b[31m:/b:no") ==
-        "--container-mounts: \"/\\x1b[31m:/b:no\": unknown flag \"no\" (hint: flags, joined by +: ro, rw, noexec, nofail, sqsh)");
+        "--container-mounts: \"/\\x1b[31m:/b:no\": unknown flag \"no\" (hint: flags, joined by +: "
+        "ro, rw, noexec, nofail, sqsh)");
 }

@@ -32,7 +32,10 @@ std::vector<std::string> targets(const LaunchRequest& request) {
 
 TEST_CASE("both families of environment twins are read, ours first") {
   OptionTexts texts;
-  CHECK(told(texts.add_twins({{"PYXIS_CONTAINER_IMAGE", "a"}, {"PYXIS_CONTAINER_MOUNTS", "/x"}, {"SCONTAINER_IMAGE", "b"}})).empty());
+  CHECK(told(texts.add_twins({{"PYXIS_CONTAINER_IMAGE", "a"},
+                              {"PYXIS_CONTAINER_MOUNTS", "/x"},
+                              {"SCONTAINER_IMAGE", "b"}}))
+            .empty());
   const auto request = meaning(texts);
   CHECK(request.image == "b");
   CHECK(targets(request) == std::vector<std::string>{"/x"});
@@ -42,7 +45,8 @@ TEST_CASE("the command line beats the environment, whole option by whole option"
   OptionTexts texts;
   CHECK(told(texts.add("container-mounts=/cli")).empty());
   CHECK(told(texts.add("container-readonly")).empty());
-  CHECK(told(texts.add_twins({{"SCONTAINER_MOUNTS", "/env"}, {"SCONTAINER_WRITABLE", "1"}})).empty());
+  CHECK(
+      told(texts.add_twins({{"SCONTAINER_MOUNTS", "/env"}, {"SCONTAINER_WRITABLE", "1"}})).empty());
   const auto request = meaning(texts);
   CHECK(targets(request) == std::vector<std::string>{"/cli"});
   CHECK(request.writable == false);
@@ -50,7 +54,8 @@ TEST_CASE("the command line beats the environment, whole option by whole option"
 
 TEST_CASE("READONLY=0 means writable, and the option that it is") {
   OptionTexts texts;
-  CHECK(told(texts.add_twins({{"PYXIS_CONTAINER_READONLY", "0"}, {"SCONTAINER_WRITABLE", "1"}})).empty());
+  CHECK(told(texts.add_twins({{"PYXIS_CONTAINER_READONLY", "0"}, {"SCONTAINER_WRITABLE", "1"}}))
+            .empty());
   CHECK(meaning(texts).writable == true);
   CHECK(texts.has("container-writable"));
   CHECK_FALSE(texts.has("container-readonly"));
@@ -67,14 +72,16 @@ TEST_CASE("a switch without an opposite can be turned off by its variable") {
 TEST_CASE("a bad boolean in the environment is named, not ignored") {
   OptionTexts texts;
   CHECK(told(texts.add_twins({{"SCONTAINER_MOUNT_HOME", "perhaps"}})) ==
-        "SCONTAINER_MOUNT_HOME: --container-mount-home: \"perhaps\" is not a boolean (hint: 1, true, yes, 0, false or no)");
+        "SCONTAINER_MOUNT_HOME: --container-mount-home: \"perhaps\" is not a boolean (hint: 1, "
+        "true, yes, 0, false or no)");
 }
 
 TEST_CASE("opposite switches are refused, the same one twice is not") {
   OptionTexts texts;
   CHECK(told(texts.add("container-writable")).empty());
   CHECK(told(texts.add("container-writable")).empty());
-  CHECK(told(texts.add("container-readonly")) == "both --container-writable and --container-readonly were specified");
+  CHECK(told(texts.add("container-readonly")) ==
+        "both --container-writable and --container-readonly were specified");
   for (const std::string name : {"mount-home", "remap-root", "entrypoint"}) {
     CHECK(told(texts.add("no-container-" + name)).empty());
     CHECK(told(texts.add("container-" + name)) ==
@@ -91,21 +98,24 @@ TEST_CASE("every option with a value needs one, and those that are no lists have
     CHECK(told(texts.add(name + "=")) == "--" + name + ": argument required");
     CHECK(told(texts.add(name + "=a")).empty());
     CHECK(told(texts.add(name + "=a")).empty());
-    const bool is_list =
-        name == "container-mounts" || name == "container-env" || name == "container-unshare" || name == "container-device";
-    CHECK(told(texts.add(name + "=b")) == (is_list ? "" : "--" + name + " specified multiple times"));
+    const bool is_list = name == "container-mounts" || name == "container-env" ||
+                         name == "container-unshare" || name == "container-device";
+    CHECK(told(texts.add(name + "=b")) ==
+          (is_list ? "" : "--" + name + " specified multiple times"));
   }
 }
 
 TEST_CASE("mounts accumulate, duplicates are dropped") {
   OptionTexts texts;
-  for (const std::string mount : {"/a", "/b", "/a", "/c,/b"}) CHECK(told(texts.add("container-mounts=" + mount)).empty());
+  for (const std::string mount : {"/a", "/b", "/a", "/c,/b"})
+    CHECK(told(texts.add("container-mounts=" + mount)).empty());
   CHECK(targets(meaning(texts)) == std::vector<std::string>{"/a", "/b", "/c"});
 }
 
 TEST_CASE("a container is not saved to a directory") {
   OptionTexts texts;
-  CHECK(told(texts.add("container-save=/home/alice/")) == "--container-save: target is a directory");
+  CHECK(told(texts.add("container-save=/home/alice/")) ==
+        "--container-save: target is a directory");
 }
 
 TEST_CASE("a file of variables counts less than --container-env, and is read on the node alone") {
@@ -118,20 +128,27 @@ TEST_CASE("a file of variables counts less than --container-env, and is read on 
     }
     return texts.parse(ReadAt::node);
   };
-  const auto request = read("# comment\n\n  A=b=c # d\r\nEMPTY=\nHOSTS\nKEPT=file\nSET=file\nB=1\nB=2\nLAST=x\nLAST");
+  const auto request = read(
+      "# comment\n\n  A=b=c # d\r\nEMPTY=\nHOSTS\nKEPT=file\nSET=file\nB=1\nB=2\nLAST=x\nLAST");
   REQUIRE(request.has_value());
   CHECK(request->environment.values ==
-        std::map<std::string, std::string>{{"A", "b=c # d"}, {"B", "2"}, {"EMPTY", ""}, {"SET", "option"}});
+        std::map<std::string, std::string>{
+            {"A", "b=c # d"}, {"B", "2"}, {"EMPTY", ""}, {"SET", "option"}});
   CHECK(request->environment.keep == std::vector<std::string>{"KEPT", "HOSTS", "LAST"});
   CHECK(read("A=1\nnot a name=2\n").error().message() ==
-        "--container-env-file: \"" + path + "\", line 2: \"not a name\" is not the name of a variable");
+        "--container-env-file: \"" + path +
+            "\", line 2: \"not a name\" is not the name of a variable");
   CHECK(read("=x").error().message().ends_with("line 1: \"\" is not the name of a variable"));
   CHECK_FALSE(read("A*\n").has_value());
   std::filesystem::remove(path);
   OptionTexts missing;
-  REQUIRE(told(missing.add_twins({{"SCONTAINER_ENV_FILE", path}, {"SCONTAINER_IMAGE", "x"}})).empty());
+  REQUIRE(
+      told(missing.add_twins({{"SCONTAINER_ENV_FILE", path}, {"SCONTAINER_IMAGE", "x"}})).empty());
   CHECK(missing.parse(ReadAt::submission).has_value());
-  CHECK(missing.parse(ReadAt::node).error().message().starts_with("SCONTAINER_ENV_FILE: --container-env-file: open \"" + path + "\": "));
+  CHECK(missing.parse(ReadAt::node)
+            .error()
+            .message()
+            .starts_with("SCONTAINER_ENV_FILE: --container-env-file: open \"" + path + "\": "));
 }
 
 TEST_CASE("the rows that root looks for are where it looks") {
@@ -157,13 +174,23 @@ TEST_CASE("every option that can be off is recognised when it is used") {
     REQUIRE(told(texts.add(option, value)).empty());
     for (const std::string& feature : meaning(texts).features) used.insert(feature);
   };
-  const std::map<std::string, std::string> values{
-      {"container-image", "x"},      {"container-name", "x"},         {"container-mounts", "/x"},
-      {"container-workdir", "x"},    {"container-env", "X"},          {"container-device", "a.b/c=d"},
-      {"container-pull", "never"},   {"container-platform", "a/b"},   {"container-save", "x"},
-      {"container-unshare", "net"},  {"container-tmpfs-size", "10%"}, {"container-mpi", "host"},
-      {"container-batch", "script"}, {"container-env-file", "x"},      {"container-security", "seccomp=default"}};
-  for (const ContainerOption& option : container_options()) use(option, option.is_switch() ? "" : values.at(option.name));
+  const std::map<std::string, std::string> values{{"container-image", "x"},
+                                                  {"container-name", "x"},
+                                                  {"container-mounts", "/x"},
+                                                  {"container-workdir", "x"},
+                                                  {"container-env", "X"},
+                                                  {"container-device", "a.b/c=d"},
+                                                  {"container-pull", "never"},
+                                                  {"container-platform", "a/b"},
+                                                  {"container-save", "x"},
+                                                  {"container-unshare", "net"},
+                                                  {"container-tmpfs-size", "10%"},
+                                                  {"container-mpi", "host"},
+                                                  {"container-batch", "script"},
+                                                  {"container-env-file", "x"},
+                                                  {"container-security", "seccomp=default"}};
+  for (const ContainerOption& option : container_options())
+    use(option, option.is_switch() ? "" : values.at(option.name));
   const auto names = feature_names();
   CHECK(used == std::set<std::string>(names.begin(), names.end()));
   CHECK_FALSE(used.contains("container-image"));

@@ -1,14 +1,15 @@
-#include "unit/test.hpp"
+#include "launch/request/save_path.hpp"
 #include "image/export/tar_member.hpp"
 #include "image/export/write_image.hpp"
-#include "launch/request/save_path.hpp"
+#include "unit/test.hpp"
 
 using namespace spc;
 
 namespace {
 
-const std::map<std::string, std::string> kJob{{"SLURM_JOB_ID", "42"},       {"SLURM_STEP_ID", "3"},    {"SLURM_NODEID", "0"},
-                                              {"SLURMD_NODENAME", "cn007"}, {"SLURM_JOB_USER", "ann"}, {"SLURM_JOB_NAME", "a/b"}};
+const std::map<std::string, std::string> kJob{
+    {"SLURM_JOB_ID", "42"},       {"SLURM_STEP_ID", "3"},    {"SLURM_NODEID", "0"},
+    {"SLURMD_NODENAME", "cn007"}, {"SLURM_JOB_USER", "ann"}, {"SLURM_JOB_NAME", "a/b"}};
 
 std::string here(const std::string& path, const std::string& node = "0") {
   auto job = kJob;
@@ -24,11 +25,14 @@ std::string save_path_refusal(const std::string& path) {
 }  // namespace
 
 TEST_CASE("row 16: a save path that can only be a directory is refused") {
-  for (const char* path : {"/home/ann/", "/", "./", ".", "..", "a/.", "a/..", "oci-archive:", "oci-archive:a/"}) {
+  for (const char* path :
+       {"/home/ann/", "/", "./", ".", "..", "a/.", "a/..", "oci-archive:", "oci-archive:a/"}) {
     CAPTURE(path);
-    CHECK(save_path_refusal(path).find("target is a directory (hint: name a file in it)") != std::string::npos);
+    CHECK(save_path_refusal(path).find("target is a directory (hint: name a file in it)") !=
+          std::string::npos);
   }
-  for (const char* path : {"x", "./x.sqsh", "/a/..b", "oci-archive:x.tar"}) CHECK(save_path_refusal(path) == "accepted");
+  for (const char* path : {"x", "./x.sqsh", "/a/..b", "oci-archive:x.tar"})
+    CHECK(save_path_refusal(path) == "accepted");
 }
 
 TEST_CASE("only the first node writes a file whose name does not tell the nodes apart") {

@@ -1,17 +1,19 @@
-#include "unit/test.hpp"
 #include "launch/site/enroot_text.hpp"
+#include "unit/test.hpp"
 
 using namespace spc;
 
 namespace {
 
-const Variables kVariables{{"HOME", "/home/alice"}, {"SLURM_JOB_ID", "12"}, {"EMPTY", ""}, {"SPACE", "a b"}};
+const Variables kVariables{
+    {"HOME", "/home/alice"}, {"SLURM_JOB_ID", "12"}, {"EMPTY", ""}, {"SPACE", "a b"}};
 
 /// The mounts in the grammar of --container-mounts, one a line; what cannot be mounted with a `!`.
 std::string mounts(std::string_view text) {
   std::string shown;
   for (const auto& mount : parse_enroot_fstab(text, kVariables)) {
-    shown += std::to_string(mount.line) + " " + (mount.problem.empty() ? mount.text : "! " + mount.problem) + "\n";
+    shown += std::to_string(mount.line) + " " +
+             (mount.problem.empty() ? mount.text : "! " + mount.problem) + "\n";
   }
   return shown;
 }
@@ -28,7 +30,8 @@ TEST_CASE("variables are replaced in enroot's files, unset ones by nothing") {
 
 TEST_CASE("an environ.d file is assignments; the rest counts for nothing") {
   const auto found = parse_environ(
-      "# comment\n\nTERM=xterm\nA=${HOME}/x\nB=\"quoted ${SPACE}\"\nC='single'\nENROOT_ROOTFS=x\nno "
+      "# comment\n\nTERM=xterm\nA=${HOME}/x\nB=\"quoted "
+      "${SPACE}\"\nC='single'\nENROOT_ROOTFS=x\nno "
       "assignment\n1A=x\nD=\"'both'\"\nE=\n",
       kVariables);
   const Variables expected{{"TERM", "xterm"}, {"A", "/home/alice/x"}, {"B", "quoted a b"},
@@ -38,16 +41,19 @@ TEST_CASE("an environ.d file is assignments; the rest counts for nothing") {
 
 TEST_CASE("enroot.conf: plain values count, those for a shell are named") {
   const auto conf = parse_enroot_conf(
-      "#ENROOT_REMAP_ROOT yes\nENROOT_ROOTFS_WRITABLE   yes\n  ENROOT_CONFIG_PATH ${HOME}/.enroot\nENROOT_DATA_PATH /tmp/$(id "
+      "#ENROOT_REMAP_ROOT yes\nENROOT_ROOTFS_WRITABLE   yes\n  ENROOT_CONFIG_PATH "
+      "${HOME}/.enroot\nENROOT_DATA_PATH /tmp/$(id "
       "-u)\n"
-      "ENROOT_TEMP_PATH ${TMPDIR:-/tmp}\nENROOT_MOUNT_HOME \"no\"\nENROOT_REMAP_ROOT\nENROOT_X `id`\n",
+      "ENROOT_TEMP_PATH ${TMPDIR:-/tmp}\nENROOT_MOUNT_HOME \"no\"\nENROOT_REMAP_ROOT\nENROOT_X "
+      "`id`\n",
       kVariables);
   const Variables expected{{"ENROOT_ROOTFS_WRITABLE", "yes"},
                            {"ENROOT_CONFIG_PATH", "/home/alice/.enroot"},
                            {"ENROOT_MOUNT_HOME", "no"},
                            {"ENROOT_REMAP_ROOT", ""}};
   CHECK(conf.values == expected);
-  CHECK(conf.needs_shell == std::vector<std::string>{"ENROOT_DATA_PATH", "ENROOT_TEMP_PATH", "ENROOT_X"});
+  CHECK(conf.needs_shell ==
+        std::vector<std::string>{"ENROOT_DATA_PATH", "ENROOT_TEMP_PATH", "ENROOT_X"});
 }
 
 TEST_CASE("fstab: fields that are missing are guessed") {
@@ -61,28 +67,35 @@ TEST_CASE("fstab: options become flags") {
   CHECK(mounts("/a /b none x-create=dir,bind,ro,nosuid,noexec,nofail 0 -1") ==
         "1 /a:/b:x-create=dir+bind+ro+nosuid+noexec+nofail\n");
   CHECK(mounts("/a /b none rbind,rw") == "1 /a:/b:rw\n");
-  CHECK(mounts("tmpfs /t tmpfs x-create=dir,size=1G,mode=755,uid=5") == "1 tmpfs:/t:x-create=dir+size=1G+mode=755\n");
+  CHECK(mounts("tmpfs /t tmpfs x-create=dir,size=1G,mode=755,uid=5") ==
+        "1 tmpfs:/t:x-create=dir+size=1G+mode=755\n");
   CHECK(mounts("/x /opt/x none x-detach,nofail") == "1 umount:/opt/x:nofail\n");
 }
 
 TEST_CASE("fstab: escapes, variables and what the grammar of mounts needs escaped") {
   CHECK(mounts("/a\\040b /c\\054d") == "1 /a\\ b:/c\\,d\n");
-  CHECK(mounts("${HOME}/.cache ${HOME}/.cache none bind") == "1 /home/alice/.cache:/home/alice/.cache:bind\n");
+  CHECK(mounts("${HOME}/.cache ${HOME}/.cache none bind") ==
+        "1 /home/alice/.cache:/home/alice/.cache:bind\n");
   CHECK(mounts("/${SPACE} /x") == "1 /a\\ b:/x\n");
   CHECK(mounts("${NOT_SET} /x none bind") == "1 ! the target is not an absolute path\n");
 }
 
 TEST_CASE("fstab: what every container has is left out") {
-  CHECK(mounts("/proc /proc none x-create=dir,rbind,nosuid,noexec,nodev 0 -1\n/sys /sys none rbind\n/dev /dev none rbind\n"
-               "tmpfs /tmp tmpfs x-create=dir,mode=1777 0 -1\n/dev/shm /dev/shm none bind\n/etc/hosts /etc/hosts none bind\n"
-               "/etc/resolv.conf /etc/resolv.conf none x-create=file,bind,ro\nproc /proc proc defaults\ntmpfs /dev/shm tmpfs\n"
+  CHECK(mounts("/proc /proc none x-create=dir,rbind,nosuid,noexec,nodev 0 -1\n/sys /sys none "
+               "rbind\n/dev /dev none rbind\n"
+               "tmpfs /tmp tmpfs x-create=dir,mode=1777 0 -1\n/dev/shm /dev/shm none "
+               "bind\n/etc/hosts /etc/hosts none bind\n"
+               "/etc/resolv.conf /etc/resolv.conf none x-create=file,bind,ro\nproc /proc proc "
+               "defaults\ntmpfs /dev/shm tmpfs\n"
                "/a /b\n") == "10 /a:/b\n");
   CHECK(mounts("/proc /host/proc none bind") == "1 /proc:/host/proc:bind\n");
 }
 
 TEST_CASE("fstab: other file systems are named") {
-  CHECK(mounts("server:/x /x nfs defaults") == "1 ! file systems of type \"nfs\" are not supported\n");
-  CHECK(mounts("overlay /x overlay lowerdir=/a") == "1 ! file systems of type \"overlay\" are not supported\n");
+  CHECK(mounts("server:/x /x nfs defaults") ==
+        "1 ! file systems of type \"nfs\" are not supported\n");
+  CHECK(mounts("overlay /x overlay lowerdir=/a") ==
+        "1 ! file systems of type \"overlay\" are not supported\n");
   CHECK(mounts("tmpfs") == "1 ! not an fstab entry\n");
   CHECK(mounts("data /x none bind") == "1 ! the source is not an absolute path\n");
 }

@@ -18,9 +18,11 @@ TEST_CASE("a rule is a pattern and conditions") {
 }
 
 TEST_CASE("what is no rule is refused where the configuration is read") {
-  for (const char* text : {"", " ", "user=ann", "x user", "x user=", "x user=ann,", "x owner=ann", "x y", "x\nuser=ann"}) {
+  for (const char* text : {"", " ", "user=ann", "x user", "x user=", "x user=ann,", "x owner=ann",
+                           "x y", "x\nuser=ann"}) {
     CAPTURE(text);
     CHECK_FALSE(key::is_image_rule(text));
   }
-  for (const char* text : {"*", "docker.io/library/*", "x user=1000"}) CHECK(key::is_image_rule(text));
+  for (const char* text : {"*", "docker.io/library/*", "x user=1000"})
+    CHECK(key::is_image_rule(text));
 }

@@ -5,13 +5,13 @@
 #include <filesystem>
 
 #include "base/unique_fd.hpp"
-#include "unit/test.hpp"
 #include "launch/inside/start_record.hpp"
 #include "launch/policy/submit_rules.hpp"
 #include "launch/site/policy_rules.hpp"
 #include "launch/site/site_mounts.hpp"
 #include "launch/site/site_request.hpp"
 #include "protocol/task.hpp"
+#include "unit/test.hpp"
 
 using namespace spc;
 
@@ -23,7 +23,9 @@ SitePolicy site_with(const std::vector<std::pair<std::string, std::string>>& rec
   return site;
 }
 
-std::string message_of(const Result<void>& done) { return done ? "accepted" : done.error().message(); }
+std::string message_of(const Result<void>& done) {
+  return done ? "accepted" : done.error().message();
+}
 
 }  // namespace
 
@@ -48,7 +50,8 @@ TEST_CASE("where an image lies is where its file really is") {
   ::close(::open((base + "/images/a:b.tar").c_str(), O_CREAT | O_WRONLY, 0644));
   REQUIRE(::symlink("../mine.tar", (base + "/images/link.tar").c_str()) == 0);
   REQUIRE(::symlink("images/good.tar", (base + "/link.tar").c_str()) == 0);
-  const SitePolicy site = site_with({{"allowed_paths", "/nowhere"}, {"allowed_paths", base + "/images"}});
+  const SitePolicy site =
+      site_with({{"allowed_paths", "/nowhere"}, {"allowed_paths", base + "/images"}});
   const auto check = [&](const std::string& text) {
     auto image = ImageLocation::parse(text).value();
     const auto done = check_place(image, site);
@@ -56,9 +59,9 @@ TEST_CASE("where an image lies is where its file really is") {
   };
   CHECK(check(base + "/images/good.tar") == base + "/images/good.tar");
   CHECK(check("oci-archive:" + base + "/link.tar") == base + "/images/good.tar");
-  CHECK(
-      check(base + "/images/link.tar").find("which is \"" + base + "/mine.tar\": this site allows image files only in") !=
-      std::string::npos);
+  CHECK(check(base + "/images/link.tar")
+            .find("which is \"" + base + "/mine.tar\": this site allows image files only in") !=
+        std::string::npos);
   CHECK(check(base + "/images/../mine.tar").find("this site allows") != std::string::npos);
   CHECK(check(base + "/images/missing").find("no such file") != std::string::npos);
   CHECK(check("podman://x").find("this site allows") != std::string::npos);
@@ -66,27 +69,32 @@ TEST_CASE("where an image lies is where its file really is") {
   auto with_colon = ImageLocation::parse("/x").value();
   with_colon.kind = ImageLocation::Kind::oci_archive;
   with_colon.path = base + "/images/a:b.tar";
-  CHECK(message_of(check_place(with_colon, site)).find("must not contain a colon") != std::string::npos);
+  CHECK(message_of(check_place(with_colon, site)).find("must not contain a colon") !=
+        std::string::npos);
   const UniqueFd mine(::open((base + "/mine.tar").c_str(), O_RDONLY | O_CLOEXEC));
-  CHECK(message_of(check_opened_place(mine.get(), "x", site)).find("this site allows") != std::string::npos);
+  CHECK(message_of(check_opened_place(mine.get(), "x", site)).find("this site allows") !=
+        std::string::npos);
   CHECK(message_of(check_opened_place(mine.get(), "x", SitePolicy())) == "accepted");
   std::filesystem::remove_all(base);
 }
 
 TEST_CASE("an option that is off is refused by name") {
-  const SitePolicy site = site_with({{"features_off", "container-save"}, {"features_off", "container-name"}});
+  const SitePolicy site =
+      site_with({{"features_off", "container-save"}, {"features_off", "container-name"}});
   CHECK(message_of(check_features({"container-mounts"}, site.features_off)) == "accepted");
   CHECK(message_of(check_features({"container-mounts", "container-name"}, site.features_off)) ==
-        "--container-name: not allowed by this site (hint: drop it, or ask the administrator about features_off in "
+        "--container-name: not allowed by this site (hint: drop it, or ask the administrator about "
+        "features_off in "
         "config.toml)");
 }
 
 TEST_CASE("the site's mounts come before the user's, its defaults where he says nothing") {
-  const SitePolicy site = site_with({{"mounts", "/site:/s:ro"},
-                                     {"enroot_mounts", "/etc/enroot/mounts.d/a.fstab, line 2\t/e:/e"},
-                                     {"enroot_mounts_of_user", "/home/a/.config/enroot/mounts.d/b.fstab, line 1\t/u:/u"},
-                                     {"writable", "true"},
-                                     {"unshare", "net"}});
+  const SitePolicy site = site_with(
+      {{"mounts", "/site:/s:ro"},
+       {"enroot_mounts", "/etc/enroot/mounts.d/a.fstab, line 2\t/e:/e"},
+       {"enroot_mounts_of_user", "/home/a/.config/enroot/mounts.d/b.fstab, line 1\t/u:/u"},
+       {"writable", "true"},
+       {"unshare", "net"}});
   PolicyRecord policy;
   policy.writable = 0;
   LaunchRequest request;
@@ -128,14 +136,18 @@ TEST_CASE("the line about a start is one line whatever the texts are") {
   TaskMessage ready;
   ready.layers = 3;
   ready.times[static_cast<std::size_t>(Phase::import)] = 1234;
-  const std::map<std::string, std::string> job{{"SLURM_JOB_ID", "12"}, {"SLURM_STEP_ID", "0"}, {"SLURMD_NODENAME", "n\n1"}};
+  const std::map<std::string, std::string> job{
+      {"SLURM_JOB_ID", "12"}, {"SLURM_STEP_ID", "0"}, {"SLURMD_NODENAME", "n\n1"}};
   ready.times[static_cast<std::size_t>(Phase::root_setup)] = 900;
   CHECK(start_record("a\nb\" digest=forged", user, spec, ready, true, 5678, job) ==
-        "start job=12 step=0 node=n\\n1 uid=7 user=alice image=\"a\\nb\\\" digest=forged\" digest=- from=store layers=3 shared=0 "
-        "fuse=0 pulled=1 import_ms=1.2 sources_ms=0.0 layers_ms=0.0 overlay_ms=0.0 pivot_ms=0.0 root_ms=0.9 start_ms=5.7");
+        "start job=12 step=0 node=n\\n1 uid=7 user=alice image=\"a\\nb\\\" digest=forged\" "
+        "digest=- from=store layers=3 shared=0 "
+        "fuse=0 pulled=1 import_ms=1.2 sources_ms=0.0 layers_ms=0.0 overlay_ms=0.0 pivot_ms=0.0 "
+        "root_ms=0.9 start_ms=5.7");
   CHECK(failure_record("a b\n", ErrorKind::not_found, job) ==
         "failed job=12 step=0 node=n\\n1 image=\"a b\\n\" kind=not_found");
-  CHECK(pull_record("a\nb\"", "digest=x\nforged", job) == "pull job=12 step=0 node=n\\n1 image=\"a\\nb\\\"\" digest=x\\nforged");
+  CHECK(pull_record("a\nb\"", "digest=x\nforged", job) ==
+        "pull job=12 step=0 node=n\\n1 image=\"a\\nb\\\"\" digest=x\\nforged");
 }
 
 TEST_CASE("a task knows the image that it runs in and no other") {

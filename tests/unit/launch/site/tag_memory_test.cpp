@@ -15,10 +15,12 @@ TEST_CASE("what is remembered of a tag is read as it was written") {
   REQUIRE(back);
   CHECK((back->asked_at == 17 && back->tag_ttl == 1 && back->job_ttl == 60));
   CHECK(back->answer == tag.answer);
-  const auto none = RememberedTag::parse(RememberedTag{.asked_at = 17, .tag_ttl = 0, .job_ttl = 0, .answer = {}}.str());
+  const auto none = RememberedTag::parse(
+      RememberedTag{.asked_at = 17, .tag_ttl = 0, .job_ttl = 0, .answer = {}}.str());
   REQUIRE(none);
   CHECK(none->answer.empty());
-  for (const char* text : {"", " ", "17", "17 0 0", "x 0 0 a", "17 0 -x a", "17 0 0 a b", "99999999999999999999 0 0 a"}) {
+  for (const char* text : {"", " ", "17", "17 0 0", "x 0 0 a", "17 0 -x a", "17 0 0 a b",
+                           "99999999999999999999 0 0 a"}) {
     CHECK_FALSE(RememberedTag::parse(text));
   }
 }
@@ -26,7 +28,8 @@ TEST_CASE("what is remembered of a tag is read as it was written") {
 TEST_CASE("of many tags the latest are remembered, each until its time") {
   TagMemory memory;
   for (int i = 0; i < 100; ++i) {
-    memory.add("r/a:" + std::to_string(i), {.asked_at = i, .tag_ttl = 0, .job_ttl = 60, .answer = "r/a@sha256:0"}, 0, 100 + i);
+    memory.add("r/a:" + std::to_string(i),
+               {.asked_at = i, .tag_ttl = 0, .job_ttl = 60, .answer = "r/a@sha256:0"}, 0, 100 + i);
   }
   CHECK(memory.until() == 199);
   const std::string text = memory.str(1000);
@@ -63,13 +66,15 @@ TEST_CASE("several sruns at once lose nothing of what the others were told") {
   if (!remembered_tag(begin)) return;  // no keyrings here
   for (int srun = 0; srun < kSruns; ++srun) {
     if (::fork() != 0) continue;
-    for (int i = 0; i < kTags; ++i) remember_tag(begin + std::to_string(srun) + ":" + std::to_string(i), tag, kSeconds);
+    for (int i = 0; i < kTags; ++i)
+      remember_tag(begin + std::to_string(srun) + ":" + std::to_string(i), tag, kSeconds);
     ::_exit(0);
   }
   while (::wait(nullptr) > 0) continue;
   int found = 0;
   for (int srun = 0; srun < kSruns; ++srun) {
-    for (int i = 0; i < kTags; ++i) found += remembered_tag(begin + std::to_string(srun) + ":" + std::to_string(i)) ? 1 : 0;
+    for (int i = 0; i < kTags; ++i)
+      found += remembered_tag(begin + std::to_string(srun) + ":" + std::to_string(i)) ? 1 : 0;
   }
   CHECK(found >= kSruns * kTags - 2);  // on a busy machine one may have waited for too long
 }

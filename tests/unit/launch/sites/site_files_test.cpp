@@ -1,5 +1,6 @@
-// The configurations in packaging/examples/sites, each on a fake node as such a site has them, with some fake images: what --container-explain
-// says of hooks, mounts and variables. With SPC_WRITE_GOLDEN set the pages are written anew.
+// The configurations in packaging/examples/sites, each on a fake node as such a site has them, with
+// some fake images: what --container-explain says of hooks, mounts and variables. With
+// SPC_WRITE_GOLDEN set the pages are written anew.
 
 #include <sys/resource.h>
 #include <algorithm>
@@ -38,7 +39,8 @@ struct FakeImage {
   Words environment;
 };
 
-const Words kReleases{"2.2.5", "2.17", "2.28", "2.31", "2.34", "2.35", "2.36", "2.38", "2.39", "2.41"};
+const Words kReleases{"2.2.5", "2.17", "2.28", "2.31", "2.34",
+                      "2.35",  "2.36", "2.38", "2.39", "2.41"};
 
 MadeElf needing(const std::string& soname, const std::string& glibc, Words needed = {}) {
   needed.emplace_back("libc.so.6");
@@ -71,7 +73,9 @@ class SiteOnNode {
 
   FabricNode node;
 
-  void library(const std::string& path, const MadeElf& library) const { node.write(path, of_this_node(library)); }
+  void library(const std::string& path, const MadeElf& library) const {
+    node.write(path, of_this_node(library));
+  }
 
   void start(const std::string& title, const FakeImage& image, const FakeStep& step) {
     const ImageRoot root;
@@ -93,18 +97,26 @@ class SiteOnNode {
     auto outcomes = hooks->prepare(context);
     ContainerSpec spec;
     spec.settings.environment = image.environment;
-    spec.user = {.uid = 1000, .gid = 1000, .name = "user", .home = "/home/user", .shell = "/bin/sh", .group_entries = {}};
+    spec.user = {.uid = 1000,
+                 .gid = 1000,
+                 .name = "user",
+                 .home = "/home/user",
+                 .shell = "/bin/sh",
+                 .group_entries = {}};
     context.open_in_image = root.context().open_in_image;
     for (const std::string& variable : image.environment)
-      context.image[variable.substr(0, variable.find('='))] = variable.substr(variable.find('=') + 1);
-    const auto created = outcomes ? hooks->create(context, *outcomes) : Result<void>(outcomes.error());
+      context.image[variable.substr(0, variable.find('='))] =
+          variable.substr(variable.find('=') + 1);
+    const auto created =
+        outcomes ? hooks->create(context, *outcomes) : Result<void>(outcomes.error());
     if (!created) {
       page_ += "refused: " + created.error().message() + "\n\n";
       return;
     }
     decide(spec, request, site_, job);
     for (const auto& outcome : *outcomes) add(outcome, spec);
-    for (const auto& [name, variable] : spec.environment) context.environment[name] = variable.value;
+    for (const auto& [name, variable] : spec.environment)
+      context.environment[name] = variable.value;
     auto tasks = hooks->task(context);
     REQUIRE(tasks);
     for (const auto& outcome : *tasks) add(outcome, spec);
@@ -113,7 +125,9 @@ class SiteOnNode {
                                              "(launch)", "(mpi)",   "(gpu)"};
       const bool of_job = std::ranges::any_of(
           kOfJob, [&](std::string_view origin) { return line.find(origin) != std::string::npos; });
-      if (line.starts_with("hook") || line.starts_with("mount") || (line.starts_with("variable") && !of_job)) page_ += without_limit(line) + "\n";
+      if (line.starts_with("hook") || line.starts_with("mount") ||
+          (line.starts_with("variable") && !of_job))
+        page_ += without_limit(line) + "\n";
     }
     page_ += "\n";
   }
@@ -130,7 +144,8 @@ class SiteOnNode {
   }
 
   static void put(const FakeImage& image, const ImageRoot& root) {
-    const std::string loader = kOwnMachine == EM_X86_64 ? "/lib64/ld-linux-x86-64.so.2" : "/lib/ld-linux-aarch64.so.1";
+    const std::string loader =
+        kOwnMachine == EM_X86_64 ? "/lib64/ld-linux-x86-64.so.2" : "/lib/ld-linux-aarch64.so.1";
     root.put(loader, elf_library(loader.substr(loader.rfind('/') + 1), kOwnMachine));
     MadeElf libc{.soname = "libc.so.6"};
     for (const std::string& release : kReleases) {
@@ -139,14 +154,21 @@ class SiteOnNode {
     }
     root.put(std::string(kLibraries) + "/libc.so.6", of_this_node(libc));
     root.put("/dev/shm/file", "");
-    for (const auto& [directory, library] : image.libraries) root.put(directory + "/" + library.soname, of_this_node(library));
+    for (const auto& [directory, library] : image.libraries)
+      root.put(directory + "/" + library.soname, of_this_node(library));
     for (const std::string& file : image.files) root.put(file, "");
   }
 
   static std::map<std::string, std::string> job_of(const FakeStep& step) {
-    std::map<std::string, std::string> job{{"SLURM_JOB_ID", "17"},           {"SLURM_STEP_ID", "0"},   {"SLURM_STEP_NUM_TASKS", "8"},
-                                           {"SLURM_STEP_NUM_NODES", "2"},    {"SLURM_NODEID", "0"},    {"SLURM_LOCALID", "0"},
-                                           {"SLURM_STEP_TASKS_PER_NODE", "4(x2)"}, {"SLURM_PROCID", "0"}, {"SLURM_STEP_NODELIST", "node[1-2]"},
+    std::map<std::string, std::string> job{{"SLURM_JOB_ID", "17"},
+                                           {"SLURM_STEP_ID", "0"},
+                                           {"SLURM_STEP_NUM_TASKS", "8"},
+                                           {"SLURM_STEP_NUM_NODES", "2"},
+                                           {"SLURM_NODEID", "0"},
+                                           {"SLURM_LOCALID", "0"},
+                                           {"SLURM_STEP_TASKS_PER_NODE", "4(x2)"},
+                                           {"SLURM_PROCID", "0"},
+                                           {"SLURM_STEP_NODELIST", "node[1-2]"},
                                            {"SLURM_MPI_TYPE", step.slurm_mpi}};
     for (const auto& [name, value] : step.job) job[name] = value;
     return job;
@@ -155,18 +177,25 @@ class SiteOnNode {
   void add(const StepHooks::Outcome& outcome, ContainerSpec& spec) {
     const Edits& edits = outcome.edits;
     for (const std::string& note : edits.notes) spec.hooks.emplace_back(outcome.hook, note);
-    for (const std::string& warning : but_for_limits(edits.warnings)) spec.hooks.emplace_back(outcome.hook, "WARNING: " + warning);
-    for (const std::string& denied : edits.denied_devices) spec.hooks.emplace_back(outcome.hook, denied + " cannot be opened");
+    for (const std::string& warning : but_for_limits(edits.warnings))
+      spec.hooks.emplace_back(outcome.hook, "WARNING: " + warning);
+    for (const std::string& denied : edits.denied_devices)
+      spec.hooks.emplace_back(outcome.hook, denied + " cannot be opened");
     for (const MountEdit& mount : edits.mounts) {
-      if (!mount.target.empty()) spec.mounts.push_back({mount.source, mount.target, mount.read_only ? std::uint32_t{TaskMessage::source_read_only} : 0, outcome.hook});
+      if (!mount.target.empty())
+        spec.mounts.push_back({mount.source, mount.target,
+                               mount.read_only ? std::uint32_t{TaskMessage::source_read_only} : 0,
+                               outcome.hook});
     }
     for (const std::string& name : edits.environment.unset) spec.environment.erase(name);
-    for (const auto& [name, value] : edits.environment.set) spec.environment[name] = {value, Origin::hook};
+    for (const auto& [name, value] : edits.environment.set)
+      spec.environment[name] = {value, Origin::hook};
     for (const auto& [name, value] : edits.environment.prepend) {
       Variable& variable = spec.environment[name];
       variable = {value + (variable.value.empty() ? "" : ":" + variable.value), Origin::hook};
     }
-    for (const auto& [name, value] : edits.environment.defaults) spec.environment.insert({name, {value, Origin::hook}});
+    for (const auto& [name, value] : edits.environment.defaults)
+      spec.environment.insert({name, {value, Origin::hook}});
   }
 
   std::string name_, page_;
@@ -175,26 +204,36 @@ class SiteOnNode {
 
 /// A provider that needs the libibverbs of its release.
 MadeElf of_release_50(const std::string& soname) {
-  return {.soname = soname, .needed = {"libibverbs.so.1"}, .version_needs = {{"libibverbs.so.1", {"IBVERBS_PRIVATE_50"}}}};
+  return {.soname = soname,
+          .needed = {"libibverbs.so.1"},
+          .version_needs = {{"libibverbs.so.1", {"IBVERBS_PRIVATE_50"}}}};
 }
 
 /// NGC's: HPC-X, rdma-core and NCCL of Ubuntu 24.04.
 FakeImage ngc_image() {
-  return {.glibc = "2.39",
-          .libraries = {{kLibraries, {.soname = "libnl-3.so.200"}},
-                        {kLibraries, {.soname = "libnl-route-3.so.200"}},
-                        {kLibraries, {.soname = "libhwloc.so.15"}},
-                        {kLibraries, {.soname = "libibverbs.so.1", .version_definitions = {"IBVERBS_1.1", "IBVERBS_1.14", "IBVERBS_PRIVATE_50"}}},
-                        {kLibraries, of_release_50("libmlx5.so.1")},
-                        {std::string(kLibraries) + "/libibverbs", of_release_50("libmlx5-rdmav34.so")},
-                        {kLibraries, {.soname = "libnccl.so.2"}},
-                        {"/opt/hpcx/ompi/lib", {.soname = "libmpi.so.40"}}},
-          .files = {"/etc/libibverbs.d/mlx5.driver"},
-          .environment = {"NCCL_VERSION=2.27", "PYTORCH_VERSION=2.9", "OPAL_PREFIX=/opt/hpcx/ompi", "LD_LIBRARY_PATH=/opt/hpcx/ompi/lib:/usr/local/nvidia/lib"}};
+  return {
+      .glibc = "2.39",
+      .libraries = {{kLibraries, {.soname = "libnl-3.so.200"}},
+                    {kLibraries, {.soname = "libnl-route-3.so.200"}},
+                    {kLibraries, {.soname = "libhwloc.so.15"}},
+                    {kLibraries,
+                     {.soname = "libibverbs.so.1",
+                      .version_definitions = {"IBVERBS_1.1", "IBVERBS_1.14",
+                                              "IBVERBS_PRIVATE_50"}}},
+                    {kLibraries, of_release_50("libmlx5.so.1")},
+                    {std::string(kLibraries) + "/libibverbs", of_release_50("libmlx5-rdmav34.so")},
+                    {kLibraries, {.soname = "libnccl.so.2"}},
+                    {"/opt/hpcx/ompi/lib", {.soname = "libmpi.so.40"}}},
+      .files = {"/etc/libibverbs.d/mlx5.driver"},
+      .environment = {"NCCL_VERSION=2.27", "PYTORCH_VERSION=2.9", "OPAL_PREFIX=/opt/hpcx/ompi",
+                      "LD_LIBRARY_PATH=/opt/hpcx/ompi/lib:/usr/local/nvidia/lib"}};
 }
 
 FakeImage old_image() {  // Debian 11 with NCCL and nothing for a fabric
-  return {.glibc = "2.31", .libraries = {{kLibraries, {.soname = "libnccl.so.2"}}}, .files = {}, .environment = {"NCCL_VERSION=2.18"}};
+  return {.glibc = "2.31",
+          .libraries = {{kLibraries, {.soname = "libnccl.so.2"}}},
+          .files = {},
+          .environment = {"NCCL_VERSION=2.18"}};
 }
 
 const FakeStep kNcclStep{"eight tasks with NCCL on two nodes", "", "none", {}};
@@ -216,36 +255,60 @@ TEST_CASE("site file: Cray EX on a fake node with Slingshot") {
   }
   site.node.write("/dev/xpmem");
   const std::string mpich = "/opt/cray/pe/mpich/default/ofi/gnu/12.3/lib-abi-mpich/";
-  MadeElf mpi = needing("libmpi.so.12", "2.28", {"libfabric.so.1", "libpmi.so.0", "libpmi2.so.0", "libgfortran.so.5", "libxpmem.so.0"});
+  MadeElf mpi = needing(
+      "libmpi.so.12", "2.28",
+      {"libfabric.so.1", "libpmi.so.0", "libpmi2.so.0", "libgfortran.so.5", "libxpmem.so.0"});
   mpi.functions = {"MPI_Init", "MPI_Send"};
   site.library(mpich + "libmpi.so.12", mpi);
   site.library(mpich + "libmpifort.so.12", needing("libmpifort.so.12", "2.28", {"libmpi.so.12"}));
-  MadeElf fabric = needing("libfabric.so.1", "2.28", {"libcxi.so.1", "libcurl.so.4", "libjson-c.so.3", "libatomic.so.1"});
+  MadeElf fabric = needing("libfabric.so.1", "2.28",
+                           {"libcxi.so.1", "libcurl.so.4", "libjson-c.so.3", "libatomic.so.1"});
   fabric.version_definitions = {"FABRIC_1.0", "FABRIC_1.6", "FABRIC_1.7"};
   site.library("/opt/cray/libfabric/default/lib64/libfabric.so.1", fabric);
-  site.library("/usr/lib64/libcxi.so.1", needing("libcxi.so.1", "2.34", {"libnl-3.so.200", "libnl-genl-3.so.200"}));
-  site.library("/opt/cray/pe/pmi/default/lib/libpmi.so.0", needing("libpmi.so.0", "2.17", {"libpals.so.0"}));
-  site.library("/opt/cray/pe/pmi/default/lib/libpmi2.so.0", needing("libpmi2.so.0", "2.17", {"libpals.so.0"}));
+  site.library("/usr/lib64/libcxi.so.1",
+               needing("libcxi.so.1", "2.34", {"libnl-3.so.200", "libnl-genl-3.so.200"}));
+  site.library("/opt/cray/pe/pmi/default/lib/libpmi.so.0",
+               needing("libpmi.so.0", "2.17", {"libpals.so.0"}));
+  site.library("/opt/cray/pe/pmi/default/lib/libpmi2.so.0",
+               needing("libpmi2.so.0", "2.17", {"libpals.so.0"}));
   site.library("/opt/cray/pe/pals/default/lib/libpals.so.0", needing("libpals.so.0", "2.17"));
   site.library("/opt/xpmem/lib64/libxpmem.so.0", needing("libxpmem.so.0", "2.17"));
-  site.library("/opt/site/aws-ofi-nccl/lib/libnccl-net-ofi.so", needing("libnccl-net-ofi.so", "2.34", {"libfabric.so.1"}));
-  for (const char* name : {"libnl-3.so.200", "libnl-genl-3.so.200", "libjson-c.so.3", "libatomic.so.1", "libgfortran.so.5", "libquadmath.so.0"})
+  site.library("/opt/site/aws-ofi-nccl/lib/libnccl-net-ofi.so",
+               needing("libnccl-net-ofi.so", "2.34", {"libfabric.so.1"}));
+  for (const char* name : {"libnl-3.so.200", "libnl-genl-3.so.200", "libjson-c.so.3",
+                           "libatomic.so.1", "libgfortran.so.5", "libquadmath.so.0"})
     site.library(std::string("/usr/lib64/") + name, needing(name, "2.34"));
   site.library("/usr/lib64/libcurl.so.4", needing("libcurl.so.4", "2.38"));
 
   FakeImage mpich_image{.glibc = "2.39",
-                        .libraries = {{kLibraries, {.soname = "libmpich.so.12", .functions = {"MPI_Init", "MPI_Send", "MPI_Session_init"}}},
+                        .libraries = {{kLibraries,
+                                       {.soname = "libmpich.so.12",
+                                        .functions = {"MPI_Init", "MPI_Send", "MPI_Session_init"}}},
                                       {kLibraries, {.soname = "libnl-3.so.200"}},
                                       {kLibraries, {.soname = "libgfortran.so.5"}}},
                         .files = {},
                         .environment = {}};
-  site.start("MPICH on Ubuntu 24.04", mpich_image, {"--mpi=cray_shasta --container-mpi=host", "host", "cray_shasta", {{"PALS_SPOOL_DIR", "/var/spool/slurmd/mpi_cray_shasta/17.0"}}});
-  site.start("MPICH on Ubuntu 24.04", mpich_image, {"--mpi=cray_shasta, the image's MPI", "", "cray_shasta", {{"PALS_SPOOL_DIR", "/var/spool/slurmd/mpi_cray_shasta/17.0"}}});
+  site.start("MPICH on Ubuntu 24.04", mpich_image,
+             {"--mpi=cray_shasta --container-mpi=host",
+              "host",
+              "cray_shasta",
+              {{"PALS_SPOOL_DIR", "/var/spool/slurmd/mpi_cray_shasta/17.0"}}});
+  site.start("MPICH on Ubuntu 24.04", mpich_image,
+             {"--mpi=cray_shasta, the image's MPI",
+              "",
+              "cray_shasta",
+              {{"PALS_SPOOL_DIR", "/var/spool/slurmd/mpi_cray_shasta/17.0"}}});
   site.start("NGC PyTorch", ngc_image(), kNcclStep);
   site.start("Debian 11 with NCCL", old_image(), kNcclStep);
   put_example(site.node, "aws-ofi-nccl.yaml", "/etc/cdi/aws-ofi-nccl.yaml");
-  site.library("/opt/site/aws-ofi-nccl/cuda13/lib/libnccl-net-ofi.so", needing("libnccl-net-ofi.so", "2.34", {"libfabric.so.1"}));
-  site.start("NGC PyTorch", ngc_image(), {"--container-device=site.example/aws-ofi-nccl=cuda13", "", "none", {}, {"site.example/aws-ofi-nccl=cuda13"}});
+  site.library("/opt/site/aws-ofi-nccl/cuda13/lib/libnccl-net-ofi.so",
+               needing("libnccl-net-ofi.so", "2.34", {"libfabric.so.1"}));
+  site.start("NGC PyTorch", ngc_image(),
+             {"--container-device=site.example/aws-ofi-nccl=cuda13",
+              "",
+              "none",
+              {},
+              {"site.example/aws-ofi-nccl=cuda13"}});
 }
 
 TEST_CASE("site file: AWS on a fake node with EFA") {
@@ -259,10 +322,13 @@ TEST_CASE("site file: AWS on a fake node with EFA") {
   site.library("/usr/lib64/libibverbs/libefa-rdmav59.so", provider);
   site.library("/usr/lib64/libefa.so.1", provider);
   site.library("/usr/lib64/librdmacm.so.1", needing("librdmacm.so.1", "2.34", {"libibverbs.so.1"}));
-  site.library("/opt/amazon/efa/lib64/libfabric.so.1", needing("libfabric.so.1", "2.34", {"libefa.so.1", "libibverbs.so.1"}));
+  site.library("/opt/amazon/efa/lib64/libfabric.so.1",
+               needing("libfabric.so.1", "2.34", {"libefa.so.1", "libibverbs.so.1"}));
   for (const char* name : {"libnccl-net-ofi.so", "libnccl-tuner-ofi.so"})
-    site.library(std::string("/opt/amazon/ofi-nccl/lib64/") + name, needing(name, "2.34", {"libfabric.so.1", "libhwloc.so.15"}));
-  for (const char* name : {"libnl-3.so.200", "libnl-route-3.so.200", "libhwloc.so.15"}) site.library(std::string("/usr/lib64/") + name, needing(name, "2.34"));
+    site.library(std::string("/opt/amazon/ofi-nccl/lib64/") + name,
+                 needing(name, "2.34", {"libfabric.so.1", "libhwloc.so.15"}));
+  for (const char* name : {"libnl-3.so.200", "libnl-route-3.so.200", "libhwloc.so.15"})
+    site.library(std::string("/usr/lib64/") + name, needing(name, "2.34"));
 
   site.start("NGC PyTorch", ngc_image(), kNcclStep);
   FakeImage of_aws = ngc_image();
@@ -278,27 +344,45 @@ TEST_CASE("site file: Omni-Path on a fake node with hfi1") {
   site.node.add_adapter("hfi1_0", "hfi1", "0000:5e:00.0", 0);
   site.node.write("/dev/hfi1_0");
   site.library("/usr/lib64/libpsm2.so.2", needing("libpsm2.so.2", "2.34", {"libnuma.so.1"}));
-  site.library("/usr/lib64/libfabric.so.1", needing("libfabric.so.1", "2.34", {"libpsm2.so.2", "libatomic.so.1", "librdmacm.so.1", "libibverbs.so.1"}));
-  for (const char* name : {"libnuma.so.1", "libatomic.so.1", "libnl-3.so.200", "libnl-route-3.so.200"}) site.library(std::string("/usr/lib64/") + name, needing(name, "2.34"));
-  site.library("/usr/lib64/libibverbs.so.1", needing("libibverbs.so.1", "2.34", {"libnl-3.so.200", "libnl-route-3.so.200"}));
+  site.library("/usr/lib64/libfabric.so.1",
+               needing("libfabric.so.1", "2.34",
+                       {"libpsm2.so.2", "libatomic.so.1", "librdmacm.so.1", "libibverbs.so.1"}));
+  for (const char* name :
+       {"libnuma.so.1", "libatomic.so.1", "libnl-3.so.200", "libnl-route-3.so.200"})
+    site.library(std::string("/usr/lib64/") + name, needing(name, "2.34"));
+  site.library("/usr/lib64/libibverbs.so.1",
+               needing("libibverbs.so.1", "2.34", {"libnl-3.so.200", "libnl-route-3.so.200"}));
   site.library("/usr/lib64/librdmacm.so.1", needing("librdmacm.so.1", "2.34", {"libibverbs.so.1"}));
 
-  FakeImage open_mpi{.glibc = "2.36", .libraries = {{kLibraries, {.soname = "libmpi.so.40"}}}, .files = {}, .environment = {}};
+  FakeImage open_mpi{.glibc = "2.36",
+                     .libraries = {{kLibraries, {.soname = "libmpi.so.40"}}},
+                     .files = {},
+                     .environment = {}};
   const FakeStep pmix{"--mpi=pmix", "", "pmix", {{"PMIX_NAMESPACE", "slurm.pmix.17.0"}}};
   site.start("Open MPI on Debian 12", open_mpi, pmix);
   open_mpi.libraries.push_back({kLibraries, {.soname = "libnuma.so.1"}});
-  open_mpi.libraries.push_back({kLibraries, {.soname = "libfabric.so.1", .version_definitions = {"FABRIC_1.0", "FABRIC_1.8"}}});
+  open_mpi.libraries.push_back(
+      {kLibraries,
+       {.soname = "libfabric.so.1", .version_definitions = {"FABRIC_1.0", "FABRIC_1.8"}}});
   site.start("Open MPI and libfabric on Debian 12", open_mpi, pmix);
   site.start("Debian 11 with NCCL", old_image(), pmix);
 }
 
 TEST_CASE("site file: SuperPOD on a fake node with InfiniBand") {
   SiteOnNode site("superpod");
-  for (int i = 0; i < 12; ++i) site.node.add_adapter("mlx5_" + std::to_string(i), "mlx5_core", "0000:" + std::to_string(10 + i) + ":00.0", i);
+  for (int i = 0; i < 12; ++i)
+    site.node.add_adapter("mlx5_" + std::to_string(i), "mlx5_core",
+                          "0000:" + std::to_string(10 + i) + ":00.0", i);
   site.node.write("/etc/nccl.conf", "NCCL_IB_SL=1\nNCCL_TOPO_FILE=/etc/nccl/topo.xml\n");
   site.node.write("/etc/nccl/topo.xml");
-  const FakeStep step{"--mpi=pmix --network=sharp, hpcx loaded", "", "pmix",
-                      {{"PMIX_NAMESPACE", "slurm.pmix.17.0"}, {"SLURM_NETWORK", "sharp"}, {"OPAL_PREFIX", "/opt/node/hpcx"}, {"PMIX_INSTALL_PREFIX", "/opt/node/hpcx"}, {"UCX_MODULE_DIR", "/opt/node/ucx"}}};
+  const FakeStep step{"--mpi=pmix --network=sharp, hpcx loaded",
+                      "",
+                      "pmix",
+                      {{"PMIX_NAMESPACE", "slurm.pmix.17.0"},
+                       {"SLURM_NETWORK", "sharp"},
+                       {"OPAL_PREFIX", "/opt/node/hpcx"},
+                       {"PMIX_INSTALL_PREFIX", "/opt/node/hpcx"},
+                       {"UCX_MODULE_DIR", "/opt/node/ucx"}}};
   site.start("NGC PyTorch", ngc_image(), step);
   site.start("Debian 11 with NCCL", old_image(), kNcclStep);
 }

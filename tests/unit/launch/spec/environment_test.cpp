@@ -1,14 +1,18 @@
-#include "unit/test.hpp"
 #include "launch/spec/environment.hpp"
 #include "protocol/wire_error.hpp"
+#include "unit/test.hpp"
 
 using namespace spc;
 using Values = std::map<std::string, std::string>;
 
 namespace {
 
-const UserIdentity kAlice{
-    .uid = 2001, .gid = 2001, .name = "alice", .home = "/home/alice", .shell = "/bin/zsh", .group_entries = {}};
+const UserIdentity kAlice{.uid = 2001,
+                          .gid = 2001,
+                          .name = "alice",
+                          .home = "/home/alice",
+                          .shell = "/bin/zsh",
+                          .group_entries = {}};
 
 ImageSettings image_with(std::vector<std::string> environment) {
   return ImageSettings{.environment = std::move(environment), .workdir = ""};
@@ -20,12 +24,14 @@ EnvironmentWishes wishes(std::string_view list) {
   return parsed;
 }
 
-Environment merged(const Values& job, const ImageSettings& image, std::string_view user = "", std::string_view site = "") {
+Environment merged(const Values& job, const ImageSettings& image, std::string_view user = "",
+                   std::string_view site = "") {
   return merge_environment(job, image, wishes(site), wishes(user), kAlice, "/work");
 }
 
 /// What the task's environment becomes.
-Values applied(Values job, const ImageSettings& image, std::string_view user = "", std::string_view site = "") {
+Values applied(Values job, const ImageSettings& image, std::string_view user = "",
+               std::string_view site = "") {
   const auto change = change_to(merged(job, image, user, site), job);
   for (const auto& name : change.unset) job.erase(name);
   for (const auto& [name, value] : change.set) job[name] = value;
@@ -35,7 +41,8 @@ Values applied(Values job, const ImageSettings& image, std::string_view user = "
 }  // namespace
 
 TEST_CASE("the image's variables win over the job's") {
-  CHECK(applied({{"CUDA_HOME", "/host"}}, image_with({"CUDA_HOME=/image"}))["CUDA_HOME"] == "/image");
+  CHECK(applied({{"CUDA_HOME", "/host"}}, image_with({"CUDA_HOME=/image"}))["CUDA_HOME"] ==
+        "/image");
 }
 
 TEST_CASE("a job variable that the image does not know stays") {
@@ -123,7 +130,8 @@ TEST_CASE("environment_origin_names_the_class") {
 }
 
 TEST_CASE("HOME, USER, SHELL, PATH and PWD are the container's") {
-  auto task = applied({{"PATH", "/opt/slurm/bin"}, {"HOME", "/elsewhere"}, {"PWD", "/job"}}, image_with({}));
+  auto task = applied({{"PATH", "/opt/slurm/bin"}, {"HOME", "/elsewhere"}, {"PWD", "/job"}},
+                      image_with({}));
   CHECK(task["HOME"] == "/home/alice");
   CHECK(task["USER"] == "alice");
   CHECK(task["LOGNAME"] == "alice");
@@ -146,7 +154,8 @@ TEST_CASE("image settings are read record by record") {
 
 TEST_CASE("--container-env takes patterns") {
   const Values job{{"NCCL_DEBUG", "job"}, {"NCCL", "job"}, {"A1", "job"}, {"A12", "job"}};
-  auto task = applied(job, image_with({"NCCL_DEBUG=image", "NCCL=image", "A1=image", "A12=image"}), "NCCL_*,A?");
+  auto task = applied(job, image_with({"NCCL_DEBUG=image", "NCCL=image", "A1=image", "A12=image"}),
+                      "NCCL_*,A?");
   CHECK(task["NCCL_DEBUG"] == "job");
   CHECK(task["NCCL"] == "image");
   CHECK(task["A1"] == "job");
@@ -164,7 +173,8 @@ TEST_CASE("a pattern matches as in a shell") {
 }
 
 TEST_CASE("--container-env sets a variable whatever image and job say") {
-  auto task = applied({{"A", "job"}, {"HOME", "/job"}}, image_with({"A=image"}), "A=1,HOME=/mine,NEW=,EQ=a=b");
+  auto task = applied({{"A", "job"}, {"HOME", "/job"}}, image_with({"A=image"}),
+                      "A=1,HOME=/mine,NEW=,EQ=a=b");
   CHECK(task["A"] == "1");
   CHECK(task["HOME"] == "/mine");
   CHECK(task["NEW"].empty());
@@ -172,19 +182,21 @@ TEST_CASE("--container-env sets a variable whatever image and job say") {
 }
 
 TEST_CASE("values with commas are quoted") {
-  CHECK(wishes("A=1\\,2,B=\"x,\\\"y\\\"\",C=C:\\d").values == Values{{"A", "1,2"}, {"B", "x,\"y\""}, {"C", "C:\\d"}});
+  CHECK(wishes("A=1\\,2,B=\"x,\\\"y\\\"\",C=C:\\d").values ==
+        Values{{"A", "1,2"}, {"B", "x,\"y\""}, {"C", "C:\\d"}});
   CHECK(wishes("\"A=1,2\",B").values == Values{{"A", "1,2"}});
 }
 
 TEST_CASE("what is no name, pattern or assignment is refused") {
-  for (const char* list :
-       {"", ",", "A,", ",A", "A,,B", "=x", "1A", "A B", "A*=x", "A=\"x", "A=\"x\"y", "A=1,\"b\":2}", "\"A*=1\""}) {
+  for (const char* list : {"", ",", "A,", ",A", "A,,B", "=x", "1A", "A B", "A*=x", "A=\"x",
+                           "A=\"x\"y", "A=1,\"b\":2}", "\"A*=1\""}) {
     INFO(list);
     EnvironmentWishes parsed;
     CHECK_FALSE(parsed.add(list));
   }
   EnvironmentWishes parsed;
-  CHECK(parsed.add("A,,B").error().message() == "invalid format: \"A,,B\" (hint: NAME, PATTERN or NAME=VALUE, joined by commas)");
+  CHECK(parsed.add("A,,B").error().message() ==
+        "invalid format: \"A,,B\" (hint: NAME, PATTERN or NAME=VALUE, joined by commas)");
 }
 
 TEST_CASE("the site's wishes are stronger than the image's and weaker than the user's") {
@@ -212,7 +224,8 @@ TEST_CASE("every variable knows where it comes from") {
 
 TEST_CASE("a change names what differs only") {
   const Values job{{"SAME", "1"}, {"OTHER", "1"}, {"GONE", "1"}};
-  const Environment task{{"SAME", {"1", Origin::job}}, {"OTHER", {"2", Origin::image}}, {"NEW", {"3", Origin::image}}};
+  const Environment task{
+      {"SAME", {"1", Origin::job}}, {"OTHER", {"2", Origin::image}}, {"NEW", {"3", Origin::image}}};
   const auto change = change_to(task, job);
   CHECK(change.set == Values{{"OTHER", "2"}, {"NEW", "3"}});
   CHECK(change.unset == std::set<std::string>{"GONE"});

@@ -6,8 +6,8 @@
 #include <cstdlib>
 #include <filesystem>
 
-#include "unit/test.hpp"
 #include "task/root/root_setup.hpp"
+#include "unit/test.hpp"
 
 using namespace spc;
 namespace fs = std::filesystem;
@@ -27,22 +27,26 @@ struct Scratch {
 }  // namespace
 
 TEST_CASE("the user's entry replaces entries of the same name or id") {
-  const std::string image = "root:x:0:0::/root:/bin/sh\nalice:x:7:7::/:/bin/sh\nubuntu:x:2001:2001::/home/ubuntu:/bin/sh\n";
+  const std::string image =
+      "root:x:0:0::/root:/bin/sh\nalice:x:7:7::/:/bin/sh\nubuntu:x:2001:2001::/home/ubuntu:/bin/"
+      "sh\n";
   CHECK(with_entry(image, "alice:x:2001:2001::/home/alice:/bin/bash") ==
         "root:x:0:0::/root:/bin/sh\nalice:x:2001:2001::/home/alice:/bin/bash\n");
   CHECK(with_entry("", "a:x:1:") == "a:x:1:\n");
 }
 
-TEST_CASE("the shared memory of a container is opened in its /dev, and not before that is mounted") {
+TEST_CASE(
+    "the shared memory of a container is opened in its /dev, and not before that is mounted") {
   std::vector<std::string> seen;
-  const AttachSource attach{.begin = [&](std::uint32_t, const UniqueFd&, const std::string& path) -> Result<void> {
-                              seen.push_back("begin " + path);
-                              return {};
-                            },
-                            .settle = [&]() -> Result<void> {
-                              seen.emplace_back("settle");
-                              return {};
-                            }};
+  const AttachSource attach{
+      .begin = [&](std::uint32_t, const UniqueFd&, const std::string& path) -> Result<void> {
+        seen.push_back("begin " + path);
+        return {};
+      },
+      .settle = [&]() -> Result<void> {
+        seen.emplace_back("settle");
+        return {};
+      }};
   const auto open = [&](const std::string& path) -> Result<UniqueFd> {
     seen.push_back("open " + path);
     return UniqueFd();
@@ -59,11 +63,12 @@ TEST_CASE("the shared memory of a container is opened in its /dev, and not befor
 
 TEST_CASE("a /dev of its own comes after the host's trees, none of which lie in it") {
   std::vector<std::string> begun;
-  const AttachSource attach{.begin = [&](std::uint32_t, const UniqueFd&, const std::string& path) -> Result<void> {
-                              begun.push_back(path);
-                              return {};
-                            },
-                            .settle = {}};
+  const AttachSource attach{
+      .begin = [&](std::uint32_t, const UniqueFd&, const std::string& path) -> Result<void> {
+        begun.push_back(path);
+        return {};
+      },
+      .settle = {}};
   const auto open = [&](const std::string&) -> Result<UniqueFd> { return UniqueFd(); };
   RootSetup root;
   root.namespaces = own_ipc;
@@ -86,7 +91,8 @@ TEST_CASE("a target that exists is left as it is") {
   fs::create_directories(scratch.path / "a");
   fs::permissions(scratch.path / "a", fs::perms::owner_read | fs::perms::owner_exec);
   CHECK(open_target((scratch.path / "a").string(), true));
-  CHECK(fs::status(scratch.path / "a").permissions() == (fs::perms::owner_read | fs::perms::owner_exec));
+  CHECK(fs::status(scratch.path / "a").permissions() ==
+        (fs::perms::owner_read | fs::perms::owner_exec));
 }
 
 TEST_CASE("a dangling link as target is completed where it points to") {

@@ -51,8 +51,9 @@ TEST_CASE("an EROFS image of one empty directory is accepted, with a block that 
 
 TEST_CASE("directories on both sides of an inode's block, and of several blocks, are accepted") {
   // 27 bytes are `.` and `..`.
-  for (const auto size : std::to_array<std::size_t>(
-           {4096 - 64 - 27 - 1, 4096 - 64 - 27, 4096 - 64 - 27 + 1, 4096 - 27, 4096 - 27 + 1, 8192 - 27, 100'000})) {
+  for (const auto size :
+       std::to_array<std::size_t>({4096 - 64 - 27 - 1, 4096 - 64 - 27, 4096 - 64 - 27 + 1,
+                                   4096 - 27, 4096 - 27 + 1, 8192 - 27, 100'000})) {
     CAPTURE(size);
     CHECK(refusal(with_directory_of(size).image().bytes).empty());
   }
@@ -65,8 +66,9 @@ TEST_CASE("a root of several blocks is accepted") {
 }
 
 TEST_CASE("files of every size around units and blocks are accepted") {
-  for (const auto size : std::to_array<std::size_t>(
-           {4097, 8191, 8192, 8193, 131071, 131072, 131073, 131072 + 4096, 131072 + 4097, 262144, 300'000})) {
+  for (const auto size :
+       std::to_array<std::size_t>({4097, 8191, 8192, 8193, 131071, 131072, 131073, 131072 + 4096,
+                                   131072 + 4097, 262144, 300'000})) {
     for (const auto stored : {Stored::plain, Stored::compressed}) {
       ErofsTree tree;
       tree.file("f", std::string(size, 'x'), stored);
@@ -116,7 +118,8 @@ TEST_CASE("directories are as deep as paths can be, and no deeper") {
       last = entry.get();
     }
     const auto refused = refusal(tree.image().bytes);
-    CHECK((depth == 2048 ? refused.empty() : refused.ends_with("the directories are nested too deeply")));
+    CHECK((depth == 2048 ? refused.empty()
+                         : refused.ends_with("the directories are nested too deeply")));
   }
 }
 

@@ -1,4 +1,5 @@
-// Every byte of an EROFS image's tables is changed, and the image is cut. It may only be accepted where images are free.
+// Every byte of an EROFS image's tables is changed, and the image is cut. It may only be accepted
+// where images are free.
 
 #include <array>
 
@@ -46,7 +47,8 @@ TEST_CASE("nor can one of large tables") {
   for (const auto& table : image.tables) check_changes(image, table, 499);
 }
 
-TEST_CASE("an EROFS image that is cut or whose parts are elsewhere is refused, or has what it needs") {
+TEST_CASE(
+    "an EROFS image that is cut or whose parts are elsewhere is refused, or has what it needs") {
   const auto image = erofs_sample().image();
   for (std::size_t size = 0; size < image.bytes.size(); size += 4096) {
     ErofsImage cut = image;
@@ -73,7 +75,8 @@ TEST_CASE("inodes that all name the same large index or list of attributes are r
   const std::size_t first = image.inodes.find("0")->second;
   for (unsigned i = 1; i < 2; ++i) {
     image.bytes.replace(first + std::size_t{i} * 4096, 64, image.bytes, first, 64);
-    image.set(image.entries.find(std::to_string(i))->second, std::uint64_t{(first + std::size_t{i} * 4096) / 32});
+    image.set(image.entries.find(std::to_string(i))->second,
+              std::uint64_t{(first + std::size_t{i} * 4096) / 32});
   }
   CHECK_FALSE(refusal(image.seal().bytes).empty());
 }

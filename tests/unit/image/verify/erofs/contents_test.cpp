@@ -1,4 +1,5 @@
-// Entries of directories, targets and files' data in EROFS images that our writer does not make: each is refused.
+// Entries of directories, targets and files' data in EROFS images that our writer does not make:
+// each is refused.
 
 #include <array>
 
@@ -18,11 +19,19 @@ class Sample {
   Sample() : image_(erofs_sample().image()) {}
 
   [[nodiscard]] const ErofsImage& image() const { return image_; }
-  [[nodiscard]] std::size_t inode(std::string_view path) const { return image_.inodes.find(path)->second; }
+  [[nodiscard]] std::size_t inode(std::string_view path) const {
+    return image_.inodes.find(path)->second;
+  }
   [[nodiscard]] std::uint64_t nid(std::string_view path) const { return inode(path) / 32; }
-  [[nodiscard]] std::size_t behind(std::string_view path) const { return image_.behind.find(path)->second; }
-  [[nodiscard]] std::size_t entry(std::string_view path) const { return image_.entries.find(path)->second; }
-  [[nodiscard]] std::size_t name(std::string_view path) const { return image_.names.find(path)->second; }
+  [[nodiscard]] std::size_t behind(std::string_view path) const {
+    return image_.behind.find(path)->second;
+  }
+  [[nodiscard]] std::size_t entry(std::string_view path) const {
+    return image_.entries.find(path)->second;
+  }
+  [[nodiscard]] std::size_t name(std::string_view path) const {
+    return image_.names.find(path)->second;
+  }
   template <typename Number>
   [[nodiscard]] Number number(std::size_t at) const {
     return get<Number>(image_.bytes, at);
@@ -60,13 +69,16 @@ TEST_CASE("entries of an EROFS directory name what is behind it, once") {
   CHECK(has(with_value(s.entry("d"), s.nid("")), "an entry names an inode in block 0"));
   CHECK(has(with_value(s.entry("d/a"), s.nid("")), "an entry names an inode in block 0"));
   CHECK(has(with_value(s.entry("d/a"), std::uint64_t{127}), "an entry names an inode in block 0"));
-  CHECK(has(with_value(s.entry("many/1000"), s.nid("many")), "an entry names a directory in front of it"));
-  CHECK(has(with_value(s.entry("many/1000"), s.nid("d")), "an entry names a directory in front of it"));
+  CHECK(has(with_value(s.entry("many/1000"), s.nid("many")),
+            "an entry names a directory in front of it"));
+  CHECK(has(with_value(s.entry("many/1000"), s.nid("d")),
+            "an entry names a directory in front of it"));
   CHECK(has(with_value(s.entry("d/a"), s.nid("!first")), "wrong link count"));
   CHECK(has(with_value(s.entry("d/a"), s.nid("link")), "entries name it as different things"));
   CHECK(has(with_value(s.entry("d/a"), s.nid("many")), "an entry names it as something else"));
   const std::uint64_t end = s.image().bytes.size() / 32;
-  for (const auto nid : std::to_array<std::uint64_t>({end, end + 1, std::uint64_t{1} << 61U, ~std::uint64_t{0}})) {
+  for (const auto nid :
+       std::to_array<std::uint64_t>({end, end + 1, std::uint64_t{1} << 61U, ~std::uint64_t{0}})) {
     CHECK(has(with_value(s.entry("d/a"), nid), "beyond the end of the image"));
     CHECK(has(with_value(s.entry("d"), nid), "beyond the end of the image"));
   }
@@ -87,7 +99,8 @@ TEST_CASE("an EROFS directory knows itself and its parent") {
   for (const char* path : {"void/.", "void/.."}) {
     ErofsImage image = s.image();
     image.set(s.entry(path), s.nid("d/a")).set(s.entry(path) + 10, std::uint8_t{1});
-    image.bytes[s.name(path) + (path == std::string_view("void/.") ? 0 : 1)] = path == std::string_view("void/.") ? ',' : 'x';
+    image.bytes[s.name(path) + (path == std::string_view("void/.") ? 0 : 1)] =
+        path == std::string_view("void/.") ? ',' : 'x';
     CHECK(has(refusal(image.seal().bytes), "without entries . and .."));
   }
 }
@@ -100,8 +113,10 @@ TEST_CASE("names of an EROFS directory are valid, sorted and of a length") {
   CHECK(has(with_bytes(s.name("fifo"), "pipe"), "not sorted"));
   CHECK(has(with_bytes(s.name("hide"), "gone"), "not sorted"));
   const auto at = s.number<std::uint16_t>(s.entry("fifo") + 8);
-  CHECK(has(with_value(s.entry("fifo") + 8, static_cast<std::uint16_t>(at - 5)), "wrong length of a name"));
-  CHECK(has(with_value(s.entry("fifo") + 8, static_cast<std::uint16_t>(at - 6)), "wrong position of a name"));
+  CHECK(has(with_value(s.entry("fifo") + 8, static_cast<std::uint16_t>(at - 5)),
+            "wrong length of a name"));
+  CHECK(has(with_value(s.entry("fifo") + 8, static_cast<std::uint16_t>(at - 6)),
+            "wrong position of a name"));
   CHECK(has(with_value(s.entry("fifo") + 8, std::uint16_t{0}), "wrong position of a name"));
   CHECK(has(with_value(s.entry("fifo") + 8, std::uint16_t{65535}), "wrong position of a name"));
   for (const auto length : {1U, 255U, 256U}) {
@@ -135,9 +150,11 @@ TEST_CASE("blocks of entries have the form that is expected") {
   const std::size_t block = s.behind("many") + 4096;
   CHECK(has(with_value(block + 4095, std::uint8_t{1}), "data behind the names of a block"));
   ErofsTree tree = erofs_sample();
-  CHECK(has(refusal(tree.image({.directory_fill = 3000}).bytes), "a block of entries that is not full"));
+  CHECK(has(refusal(tree.image({.directory_fill = 3000}).bytes),
+            "a block of entries that is not full"));
   const std::size_t many = s.inode("many");
-  CHECK(has(with_value(many + 16, static_cast<std::uint32_t>(s.image().bytes.size() / 4096)), "beyond the end"));
+  CHECK(has(with_value(many + 16, static_cast<std::uint32_t>(s.image().bytes.size() / 4096)),
+            "beyond the end"));
   CHECK(has(with_value(many + 16, ~std::uint32_t{0}), "beyond the end"));
   CHECK(has(with_value(many + 16, std::uint32_t{0}), "its data is in block 0"));
   CHECK(has(with_value(many + 8, ~std::uint64_t{0}), "beyond the end"));
@@ -148,13 +165,15 @@ TEST_CASE("blocks of entries have the form that is expected") {
 
 TEST_CASE("targets of EROFS links are texts of a path's length") {
   const Sample& s = sample_of_all();
-  for (const auto size : std::to_array<std::uint64_t>({0, 4096, std::uint64_t{1} << 40U, ~std::uint64_t{0}})) {
+  for (const auto size :
+       std::to_array<std::uint64_t>({0, 4096, std::uint64_t{1} << 40U, ~std::uint64_t{0}})) {
     CHECK(has(with_value(s.inode("link") + 8, size), "the link's target has a wrong length"));
     CHECK(has(with_value(s.inode("long") + 8, size), "the link's target has a wrong length"));
   }
   CHECK(with_value(s.inode("link") + 8, std::uint64_t{2}).empty());
   CHECK(has(with_value(s.behind("link") + 1, std::uint8_t{0}), "the link's target contains NUL"));
-  CHECK(has(with_value(s.behind("long") + 4094, std::uint8_t{0}), "the link's target contains NUL"));
+  CHECK(
+      has(with_value(s.behind("long") + 4094, std::uint8_t{0}), "the link's target contains NUL"));
   CHECK(has(with_value(s.inode("link"), std::uint16_t{1}), "unexpected layout"));
   CHECK(has(with_value(s.inode("long") + 8, std::uint64_t{4000}), "unexpected layout"));
   CHECK(has(with_value(s.inode("long") + 16, ~std::uint32_t{0}), "beyond the end"));
@@ -165,12 +184,16 @@ TEST_CASE("files' blocks are in the image and nobody else's") {
   const std::size_t plain = s.inode("d/h");
   CHECK(has(with_value(plain + 16, std::uint32_t{0}), "its data is in block 0"));
   CHECK(has(with_value(plain + 16, ~std::uint32_t{0}), "beyond the end"));
-  CHECK(has(with_value(plain + 16, static_cast<std::uint32_t>(s.image().bytes.size() / 4096 - 1)), "beyond the end"));
+  CHECK(has(with_value(plain + 16, static_cast<std::uint32_t>(s.image().bytes.size() / 4096 - 1)),
+            "beyond the end"));
   CHECK(has(with_value(plain + 8, ~std::uint64_t{0}), "beyond the end"));
   CHECK(has(with_value(plain + 8, std::uint64_t{1} << 45U), "beyond the end"));
-  CHECK(has(with_value(plain + 16, s.number<std::uint32_t>(plain + 16) + 1), "two inodes share their data"));
-  CHECK(has(with_value(plain + 16, s.number<std::uint32_t>(s.inode("many") + 16)), "two inodes share their data"));
-  CHECK(has(with_value(plain + 16, static_cast<std::uint32_t>(plain / 4096)), "data overlaps an inode"));
+  CHECK(has(with_value(plain + 16, s.number<std::uint32_t>(plain + 16) + 1),
+            "two inodes share their data"));
+  CHECK(has(with_value(plain + 16, s.number<std::uint32_t>(s.inode("many") + 16)),
+            "two inodes share their data"));
+  CHECK(has(with_value(plain + 16, static_cast<std::uint32_t>(plain / 4096)),
+            "data overlaps an inode"));
   CHECK(has(with_value(s.inode("empty") + 16, std::uint32_t{1}), "an empty file has a position"));
   CHECK(has(with_value(s.inode("empty"), std::uint16_t{5}), "unexpected layout"));
   const std::size_t inlined = s.inode("d/full");
@@ -191,32 +214,37 @@ TEST_CASE("chunks are as large as expected, and some are holes") {
   CHECK(has(with_value(list + 4, second + 1), "its blocks are not consecutive"));
   CHECK(has(with_value(list, second - 32), "chunks without a hole") == false);
   CHECK(has(with_value(list, second), "its blocks are not consecutive"));
-  CHECK(has(with_value(s.behind("holes"), s.number<std::uint32_t>(s.behind("holes") + 4) - 32), "chunks without a hole"));
+  CHECK(has(with_value(s.behind("holes"), s.number<std::uint32_t>(s.behind("holes") + 4) - 32),
+            "chunks without a hole"));
   CHECK(has(with_value(s.behind("holes") + 4, std::uint32_t{0}), "its data is in block 0"));
   CHECK(has(with_value(s.behind("holes") + 4, ~std::uint32_t{0} - 1), "beyond the end"));
   CHECK(has(with_value(s.inode("d/nothing") + 8, std::uint64_t{0}), "chunks without a hole"));
   CHECK(has(with_value(inode + 8, ~std::uint64_t{0}), "beyond the end of the image"));
   CHECK(has(with_value(inode + 8, std::uint64_t{1} << 36U), "beyond the end of the image"));
-  CHECK(has(with_value(inode + 8, std::uint64_t{200'000'000}), "longer than a block and does not begin with one"));
+  CHECK(has(with_value(inode + 8, std::uint64_t{200'000'000}),
+            "longer than a block and does not begin with one"));
 }
 
 TEST_CASE("the head of a compressed file's index is as expected") {
   const Sample& s = sample_of_all();
   const std::size_t index = index_of("d/mixed");
   for (std::size_t at = 0; at < 16; ++at) {
-    CHECK(
-        has(with_value(index + at, static_cast<std::uint8_t>(s.image().bytes[index + at] + 1)), "unexpected head of its index"));
+    CHECK(has(with_value(index + at, static_cast<std::uint8_t>(s.image().bytes[index + at] + 1)),
+              "unexpected head of its index"));
   }
   REQUIRE(s.behind("d/tail") != index_of("d/tail"));
   CHECK(has(with_value(s.behind("d/tail"), std::uint8_t{1}), "unexpected head of its index"));
   const std::size_t inode = s.inode("d/mixed");
-  CHECK(has(with_value(inode + 16, s.number<std::uint32_t>(inode + 16) + 1), "wrong number of blocks"));
-  CHECK(has(with_value(inode + 16, s.number<std::uint32_t>(inode + 16) - 1), "wrong number of blocks"));
+  CHECK(has(with_value(inode + 16, s.number<std::uint32_t>(inode + 16) + 1),
+            "wrong number of blocks"));
+  CHECK(has(with_value(inode + 16, s.number<std::uint32_t>(inode + 16) - 1),
+            "wrong number of blocks"));
   CHECK(has(with_value(inode + 8, ~std::uint64_t{0}), "beyond the end of the image"));
   CHECK(has(with_value(inode + 8, std::uint64_t{0}), "nothing is compressed"));
   ErofsTree tree;
   tree.file("f", std::string(10'000, 'x'), Stored::compressed);
-  CHECK(has(refusal(tree.image({.is_compressed = false}).bytes), "it is compressed, where nothing is"));
+  CHECK(has(refusal(tree.image({.is_compressed = false}).bytes),
+            "it is compressed, where nothing is"));
   ErofsTree noisy;
   noisy.file("f", noise(10'000), Stored::compressed);
   CHECK(has(refusal(noisy.image().bytes), "nothing is compressed"));
@@ -243,7 +271,8 @@ TEST_CASE("every entry of a compressed file's index is as expected") {
   CHECK(has(with_value(index + 10, std::uint16_t{1}), "unexpected entry in its index"));
   CHECK(has(with_value(index + 18, std::uint16_t{1}), "unexpected entry in its index"));
   for (const auto blocks : std::to_array<std::uint16_t>({0, 32, 33, 0x7ff})) {
-    CHECK(has(with_value(index + 12, static_cast<std::uint16_t>(0x800 | blocks)), "wrong size of a cluster"));
+    CHECK(has(with_value(index + 12, static_cast<std::uint16_t>(0x800 | blocks)),
+              "wrong size of a cluster"));
   }
   CHECK(has(with_value(index + 12, std::uint16_t{0x802}), "its blocks are not consecutive"));
   CHECK(has(with_value(index + 12, std::uint16_t{1}), "unexpected entry in its index"));
@@ -252,7 +281,8 @@ TEST_CASE("every entry of a compressed file's index is as expected") {
   CHECK(has(with_value(index + 14, std::uint16_t{30}), "unexpected entry in its index"));
   CHECK(has(with_value(index + 22, std::uint16_t{29}), "unexpected entry in its index"));
   CHECK(has(with_value(plain + 4, std::uint32_t{1}), "its blocks are not consecutive"));
-  CHECK(has(with_value(plain + 12, s.number<std::uint32_t>(plain + 12) + 1), "its blocks are not consecutive"));
+  CHECK(has(with_value(plain + 12, s.number<std::uint32_t>(plain + 12) + 1),
+            "its blocks are not consecutive"));
   CHECK(has(with_value(last + 4, std::uint32_t{0}), "its blocks are not consecutive"));
   CHECK(has(with_value(last + 12 * 8 + 2, std::uint16_t{849}), "unexpected end of its index"));
   CHECK(has(with_value(last + 12 * 8 + 4, std::uint32_t{1}), "unexpected end of its index"));

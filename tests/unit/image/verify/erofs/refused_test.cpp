@@ -59,7 +59,9 @@ Number number_of(std::string_view path, std::size_t field) {
 /// Where the record ends.
 std::size_t end_of(const ErofsImage& image, std::string_view path) {
   const std::size_t begin = image.inodes.find(path)->second;
-  return std::find_if(image.tables.begin(), image.tables.end(), [&](const auto& table) { return table.first == begin; })->second;
+  return std::find_if(image.tables.begin(), image.tables.end(),
+                      [&](const auto& table) { return table.first == begin; })
+      ->second;
 }
 
 /// Why the image is refused that a tree with one more thing has.
@@ -81,19 +83,23 @@ TEST_CASE("every field of an EROFS super block is as expected") {
   CHECK(has(with_number(kSuper + 12, std::uint8_t{9}), "the block size is not 4 KiB"));
   CHECK(has(with_number(kSuper + 13, std::uint8_t{1}), "longer than 128 bytes"));
   CHECK(has(with_number(kSuper + 14, std::uint16_t{41}), "unexpected place of the root"));
-  CHECK(has(with_number(kSuper + 16, std::uint64_t{all().inodes.size() + 1}), "wrong number of inodes"));
-  CHECK(has(with_number(kSuper + 16, std::uint64_t{all().inodes.size() - 1}), "wrong number of inodes"));
+  CHECK(has(with_number(kSuper + 16, std::uint64_t{all().inodes.size() + 1}),
+            "wrong number of inodes"));
+  CHECK(has(with_number(kSuper + 16, std::uint64_t{all().inodes.size() - 1}),
+            "wrong number of inodes"));
   CHECK(has(with_number(kSuper + 24, std::uint64_t{1}), "unexpected date"));
   CHECK(has(with_number(kSuper + 32, std::uint32_t{1}), "unexpected date"));
   for (const int more : {-1, 1}) {
-    const auto blocks = static_cast<std::uint32_t>(all().bytes.size() / 4096) + static_cast<std::uint32_t>(more);
+    const auto blocks =
+        static_cast<std::uint32_t>(all().bytes.size() / 4096) + static_cast<std::uint32_t>(more);
     CHECK(has(with_number(kSuper + 36, blocks), "wrong file size"));
   }
   CHECK(has(with_number(kSuper + 40, std::uint32_t{1}), "unexpected place of inodes"));
   CHECK(has(with_number(kSuper + 44, std::uint32_t{1}), "unexpected place of inodes"));
   CHECK(has(with_number(kSuper + 48, std::uint8_t{1}), "unexpected label"));
   CHECK(has(with_number(kSuper + 79, std::uint8_t{1}), "unexpected label"));
-  for (const auto features : std::to_array<std::uint32_t>({0U, 1U, 2U, 3U, 5U, 6U, 15U, 0x80000007U})) {
+  for (const auto features :
+       std::to_array<std::uint32_t>({0U, 1U, 2U, 3U, 5U, 6U, 15U, 0x80000007U})) {
     CHECK(has(with_number(kSuper + 80, features), "unexpected features"));
   }
   CHECK(has(with_number(kSuper + 80, std::uint32_t{4}), "unexpected algorithms"));
@@ -111,15 +117,19 @@ TEST_CASE("settings of lz4 and what is around them are as expected") {
     CHECK(has(with_number(kSuper + at, byte), "unexpected settings of lz4"));
   }
   for (const auto at : std::to_array<std::size_t>({144, 200, 255})) {
-    CHECK(has(with_number(kSuper + at, std::uint8_t{1}), "data between the super block and the root"));
+    CHECK(has(with_number(kSuper + at, std::uint8_t{1}),
+              "data between the super block and the root"));
   }
   ErofsTree tree;
   tree.file("a", "b");
   auto image = tree.image({.is_compressed = false});
-  CHECK(has(refusal(ErofsImage(image).set(kSuper + 84, std::uint16_t{1}).seal().bytes), "unexpected algorithms"));
-  CHECK(has(refusal(image.set(kSuper + 128, std::uint16_t{14}).seal().bytes), "unexpected settings of lz4"));
-  CHECK(has(with_number(all().behind.find("")->second + number_of<std::uint64_t>("", 8), std::uint8_t{1}),
-            "data behind the root in block 0"));
+  CHECK(has(refusal(ErofsImage(image).set(kSuper + 84, std::uint16_t{1}).seal().bytes),
+            "unexpected algorithms"));
+  CHECK(has(refusal(image.set(kSuper + 128, std::uint16_t{14}).seal().bytes),
+            "unexpected settings of lz4"));
+  CHECK(has(
+      with_number(all().behind.find("")->second + number_of<std::uint64_t>("", 8), std::uint8_t{1}),
+      "data behind the root in block 0"));
   CHECK(has(with_number(4095, std::uint8_t{1}), "data behind the root in block 0"));
 }
 
@@ -137,11 +147,13 @@ TEST_CASE("an EROFS image of another size is refused") {
   }
   CHECK(has(refusal(all().bytes + "x"), "super block: wrong file size"));
   CHECK(has(refusal(all().bytes + std::string(4096, '\0')), "super block: wrong file size"));
-  CHECK(has(refusal(all().bytes.substr(0, all().bytes.size() - 4096)), "super block: wrong file size"));
+  CHECK(has(refusal(all().bytes.substr(0, all().bytes.size() - 4096)),
+            "super block: wrong file size"));
 }
 
 TEST_CASE("every field of an EROFS inode is as expected") {
-  for (const char* path : {"", "d", "d/a", "d/h", "packed", "holes", "link", "long", "gone", "fifo", "empty", "large"}) {
+  for (const char* path : {"", "d", "d/a", "d/h", "packed", "holes", "link", "long", "gone", "fifo",
+                           "empty", "large"}) {
     CAPTURE(path);
     const auto format = number_of<std::uint16_t>(path, 0);
     CHECK(has(in_inode(path, 0, static_cast<std::uint16_t>(format & ~1)), "short form"));
@@ -150,8 +162,10 @@ TEST_CASE("every field of an EROFS inode is as expected") {
       CHECK(has(in_inode(path, 0, static_cast<std::uint16_t>(layout << 1 | 1)), "unknown layout"));
     }
     const auto mode = number_of<std::uint16_t>(path, 4);
-    CHECK(has(in_inode(path, 4, static_cast<std::uint16_t>(mode | 04000)), "mode bits other than permissions"));
-    CHECK(has(in_inode(path, 4, static_cast<std::uint16_t>(mode | 02000)), "mode bits other than permissions"));
+    CHECK(has(in_inode(path, 4, static_cast<std::uint16_t>(mode | 04000)),
+              "mode bits other than permissions"));
+    CHECK(has(in_inode(path, 4, static_cast<std::uint16_t>(mode | 02000)),
+              "mode bits other than permissions"));
     CHECK(has(in_inode(path, 24, std::uint32_t{1}), "its owner is not 0"));
     CHECK(has(in_inode(path, 28, std::uint32_t{1000}), "its owner is not 0"));
     CHECK(has(in_inode(path, 36, std::uint8_t{1}), "unexpected date"));
@@ -166,12 +180,14 @@ TEST_CASE("every field of an EROFS inode is as expected") {
 }
 
 TEST_CASE("an EROFS inode is what its entries say") {
-  constexpr std::uint16_t kTypes[] = {S_IFREG, S_IFDIR, S_IFCHR, S_IFBLK, S_IFIFO, S_IFSOCK, S_IFLNK, 0};
+  constexpr std::uint16_t kTypes[] = {S_IFREG, S_IFDIR,  S_IFCHR, S_IFBLK,
+                                      S_IFIFO, S_IFSOCK, S_IFLNK, 0};
   for (const char* path : {"", "d", "d/a", "link", "gone", "fifo"}) {
     const auto mode = number_of<std::uint16_t>(path, 4);
     for (const auto type : kTypes) {
       const auto other = static_cast<std::uint16_t>((mode & 07777) | type);
-      if (other != mode) CHECK(has(in_inode(path, 4, other), "an entry names it as something else"));
+      if (other != mode)
+        CHECK(has(in_inode(path, 4, other), "an entry names it as something else"));
     }
   }
   for (const auto type : std::to_array<std::uint8_t>({0, 4, 6, 8, 255}))
@@ -190,8 +206,10 @@ TEST_CASE("devices and FIFOs have no content and no attributes") {
   CHECK(has(in_inode("fifo", 16, std::uint32_t{1}), "a FIFO with content"));
   CHECK(has(in_inode("fifo", 8, std::uint64_t{1}), "a FIFO with content"));
   CHECK(has(in_inode("fifo", 0, std::uint16_t{9}), "a FIFO with content"));
-  CHECK(has(with_more([](ErofsTree& tree) { tree.fifo("p").with("a", "b"); }), "unexpected for its type"));
-  CHECK(has(with_more([](ErofsTree& tree) { tree.whiteout("p").with("a", "b"); }), "unexpected for its type"));
+  CHECK(has(with_more([](ErofsTree& tree) { tree.fifo("p").with("a", "b"); }),
+            "unexpected for its type"));
+  CHECK(has(with_more([](ErofsTree& tree) { tree.whiteout("p").with("a", "b"); }),
+            "unexpected for its type"));
 }
 
 TEST_CASE("records that cross blocks or overlap are refused") {
@@ -199,7 +217,8 @@ TEST_CASE("records that cross blocks or overlap are refused") {
     return with_change([&](ErofsImage& image) {
       const auto begin = image.bytes.size();
       const auto size = end_of(image, path) - image.inodes[path];
-      image.bytes.append(12'288, '\0').replace(begin + to, size, image.bytes, image.inodes[path], size);
+      image.bytes.append(12'288, '\0')
+          .replace(begin + to, size, image.bytes, image.inodes[path], size);
       image.set(kSuper + 36, static_cast<std::uint32_t>(image.bytes.size() / 4096));
       image.set(image.entries[path], std::uint64_t{(begin + to) / 32});
     });
@@ -226,7 +245,8 @@ TEST_CASE("records that cross blocks or overlap are refused") {
             }),
             "wrong"));
   CHECK(has(with_change([](ErofsImage& image) {
-              const auto place = std::size_t{get<std::uint32_t>(image.bytes, image.inodes["d/h"] + 16)} * 4096;
+              const auto place =
+                  std::size_t{get<std::uint32_t>(image.bytes, image.inodes["d/h"] + 16)} * 4096;
               image.bytes.replace(place, 256, image.bytes, image.inodes["d/a"], 256);
               image.set(image.entries["d/a"], std::uint64_t{place / 32});
             }),
@@ -255,8 +275,10 @@ TEST_CASE("an EROFS image's attributes are the user's own") {
   CHECK(has(one("name", "value", 4), "neither user.* nor overlayfs's mark"));
   CHECK(has(one("overlay.opaque", "y", 4), "mark on a non-directory"));
   CHECK(two({4, "overlay.opaque", "y"}, {1, "overlay.opaque", "y"}).empty());
-  CHECK(has(two({4, "overlay.opaque", "y"}, {1, "overlay.opaque", "x"}), "wrong value of an overlayfs mark"));
-  CHECK(has(two({4, "overlay.opaque", "yy"}, {1, "overlay.opaque", "y"}), "wrong value of an overlayfs mark"));
+  CHECK(has(two({4, "overlay.opaque", "y"}, {1, "overlay.opaque", "x"}),
+            "wrong value of an overlayfs mark"));
+  CHECK(has(two({4, "overlay.opaque", "yy"}, {1, "overlay.opaque", "y"}),
+            "wrong value of an overlayfs mark"));
   CHECK(has(two({4, "overlay.opaque", "y"}, {1, "other", "y"}), "one half of overlayfs's mark"));
   CHECK(has(two({1, "overlay.opaque", "y"}, {1, "other", "y"}), "one half of overlayfs's mark"));
   CHECK(has(two({4, "overlay.opaque", "y"}, {4, "overlay.opaque", "y"}), "a name comes twice"));
@@ -266,7 +288,8 @@ TEST_CASE("an EROFS image's attributes are the user's own") {
 
 TEST_CASE("the list of attributes has the form that is expected") {
   const std::size_t list = all().inodes.find("note")->second + 64;
-  for (std::size_t at = 0; at < 12; ++at) CHECK(has(with_number(list + at, std::uint8_t{1}), "unexpected header"));
+  for (std::size_t at = 0; at < 12; ++at)
+    CHECK(has(with_number(list + at, std::uint8_t{1}), "unexpected header"));
   CHECK(has(in_inode("note", 2, std::uint16_t{1}), "attributes: empty list"));
   CHECK(has(with_number(list + 12, std::uint8_t{200}), "the last one is cut off"));
   CHECK(has(with_number(list + 14, std::uint16_t{65535}), "the last one is cut off"));
