@@ -4,10 +4,25 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
+
 #include "base/file.hpp"
-#include "hooks/text.hpp"
+#include "base/text.hpp"
 
 namespace spc {
+
+// --- text ---
+
+std::vector<std::string> parts_of(std::string_view list, char separator) {
+  std::vector<std::string> parts;
+  while (!list.empty()) {
+    const std::string_view part = next_part(list, separator);
+    if (!part.empty()) parts.emplace_back(part);
+  }
+  return parts;
+}
+
+// --- hook ---
 
 bool is_gpu_node(std::string_view node) {
   return node.starts_with("/dev/nvidia") || node.starts_with("/dev/dri/") || node == "/dev/kfd";
@@ -38,7 +53,7 @@ const std::string* HookContext::of_job(std::string_view name) const {
 
 std::optional<std::uint32_t> HookContext::job_number(std::string_view name) const {
   const std::string* text = of_job(name);
-  return text == nullptr ? std::nullopt : decimal(*text);
+  return text == nullptr ? std::nullopt : parse_number(*text);
 }
 
 const std::string* HookContext::of_image(std::string_view name) const {
@@ -52,11 +67,16 @@ bool HookContext::may_open(const std::string& node) const {
   return ::faccessat(AT_FDCWD, (host_root + node).c_str(), how, AT_EACCESS) == 0;
 }
 
-std::optional<std::string> HookContext::image_file(const char* path, std::size_t most) const {
-  if (!open_in_image) return std::nullopt;
-  const UniqueFd file = open_in_image(path, O_RDONLY);
+UniqueFd HookContext::open_regular(const char* path) const {
+  UniqueFd file = open_in_image ? open_in_image(path, O_RDONLY) : UniqueFd();
   struct stat status {};
-  if (!file || ::fstat(file.get(), &status) != 0 || !S_ISREG(status.st_mode)) return std::nullopt;
+  const bool is_regular = file && ::fstat(file.get(), &status) == 0 && S_ISREG(status.st_mode);
+  return is_regular ? std::move(file) : UniqueFd();
+}
+
+std::optional<std::string> HookContext::image_file(const char* path, std::size_t most) const {
+  const UniqueFd file = open_regular(path);
+  if (!file) return std::nullopt;
   auto text = read_file(file.get(), most);
   return text ? std::optional(*std::move(text)) : std::nullopt;
 }

@@ -1,3 +1,6 @@
+// Communication between srun and the nodes of its step: options of components, tags, limits and
+// errors.
+
 #include "across_nodes.hpp"
 
 #include <cstdlib>
@@ -5,43 +8,45 @@
 #include <iterator>
 #include <string_view>
 
-#include "components.hpp"
-#include "error_gathering.hpp"
+#include "spank/job_options.hpp"
+#include "spank/node_errors.hpp"
 
 namespace spank_container {
 namespace {
 
-/// What srun has been told of its images' tags: spc_tags_known(). The name starts with SLURM
-/// because --export=NONE removes all others.
+/// Variable with the resolved tags of the step's images: spc_tags_known(). The name starts with
+/// SLURM because --export=NONE removes all others.
 constexpr char kTagsVariable[] = "SLURM_SCONTAINER_DIGEST";
-constexpr unsigned kTagPatience =
-    5000;  // milliseconds; mostly the answer is there before the step is made
-constexpr unsigned kTagPatienceOfOne = 2000;  // a node by itself could ask as well, only later
+// milliseconds; usually the answer arrives before the step is created
+constexpr unsigned kTagPatience = 5000;
+// Milliseconds, shorter because a single node can resolve the tag itself, only later.
+constexpr unsigned kTagPatienceOfOne = 2000;
 
 constexpr size_t kTagsRoom = 4096;
 
 size_t components_seen = 0;
 spc_tags* asked_tags = nullptr;
-spc_meeting* meeting = nullptr;
+spc_tracker* tracker = nullptr;
 std::string image_of_step;
-char* told_tags = nullptr;  // where the variable's value is to be written
+char* told_tags = nullptr;  // room reserved for the variable's value
 
-/// A limit that Slurm sets from a variable of the step after task_init, as the last thing before
-/// it executes the command.
+/// A limit that Slurm sets from a variable of the step after task_init, immediately before it
+/// executes the command.
 struct StepLimit {
   const char* variable;
-  const char* kept;  ///< the variable with what srun itself has for it
+  const char* kept;  ///< variable that keeps srun's own value
   const char* value;
 };
-/// The first is no number: Slurm prints it on the user's terminal and goes on. The second leaves no
-/// memory to execute anything. Slurm applies it because of the "U", whatever slurm.conf says.
+/// The first value is not a number: Slurm prints it on the user's terminal and continues. The
+/// second leaves no memory to execute a program. Slurm applies it because of the "U", regardless of
+/// slurm.conf.
 constexpr StepLimit kStepLimits[] = {
     {"SLURM_RLIMIT_RSS", "SLURM_SCONTAINER_RSS",
      "spank-container: plugstack.conf of this node has no spank_container.so, or one that is older "
      "than srun's, and the command is not executed outside of its container"},
     {"SLURM_RLIMIT_AS", "SLURM_SCONTAINER_AS", "U0"},
 };
-constexpr size_t kLimitRoom = 32;  // a number
+constexpr size_t kLimitRoom = 32;  // enough for a number
 char* kept_limits[std::size(kStepLimits)] = {};
 
 std::vector<std::string> command_line() {
@@ -51,13 +56,13 @@ std::vector<std::string> command_line() {
   return words;
 }
 
-ErrorGathering& gathering() {
-  static ErrorGathering one;
+ErrorCollector& collector() {
+  static ErrorCollector one;
   return one;
 }
 
-/// As Slurm names nodes in its own messages: node[01-03].
-void print_gathered(const std::vector<std::string>& nodes, const std::string& text) {
+/// Prints an error with the nodes in Slurm's notation, such as node[01-03].
+void print_collected(const std::vector<std::string>& nodes, const std::string& text) {
   const auto list = slurm_hostlist_create(nullptr);
   for (const auto& node : nodes) slurm_hostlist_push_host(list, node.c_str());
   slurm_hostlist_uniq(list);
@@ -69,9 +74,9 @@ void print_gathered(const std::vector<std::string>& nodes, const std::string& te
   slurm_hostlist_destroy(list);
 }
 
-/// When the step is about to start srun has threads that may read `environ`: nothing may be added
-/// to it then. So the variable is set early, with room for what will be known. It is never freed,
-/// as the environment outlives this plugin. Sets `value` to that room.
+/// Reserves `room` bytes for the variable's value and points `value` to them. When the step starts,
+/// srun has threads that may read `environ`, so no variable can be added then. The memory is never
+/// freed because the environment outlives this plugin.
 void reserve_variable(const std::string& name, size_t room, char*& value) {
   const std::string start = name + "=";
   if (value != nullptr) return;
@@ -81,7 +86,7 @@ void reserve_variable(const std::string& name, size_t room, char*& value) {
   if (::putenv(variable) == 0) value = variable + start.size();
 }
 
-/// Replaces what srun has set meanwhile. Only values change: see reserve_variable().
+/// Replaces the limits that srun has set meanwhile. Only changes values: see reserve_variable().
 void replace_limits() {
   for (size_t i = 0; i < std::size(kStepLimits); ++i) {
     const char* const now = ::getenv(kStepLimits[i].variable);
@@ -97,7 +102,7 @@ void tell_tags(unsigned patience) {
   if (told_tags != nullptr && known.size() < kTagsRoom) known.copy(told_tags, known.size());
 }
 
-/// For an srun in a job: whatever the step is, it has one node.
+/// Returns whether srun runs in a job of one node: any step there has one node.
 bool is_job_of_one_node() {
   const char* nodes = ::getenv("SLURM_JOB_NUM_NODES");
   const bool is_one =
@@ -133,14 +138,14 @@ bool variable_of_job(const char* name, std::string& value, void* spank) {
 
 std::vector<GivenOption> given_to_this_component() {
   static size_t seen = 0;
-  if (components_seen++ == 0) {  // not those of the step in which this srun is started
+  if (components_seen++ == 0) {  // skip the options of the step in which this srun was started
     ::unsetenv(kComponentsVariable);
     ::unsetenv(kReportVariable);
     ::unsetenv(kTagsVariable);
-    ::unsetenv(SPC_MEETING_VARIABLE);
+    ::unsetenv(SPC_TRACKER_VARIABLE);
     for (const StepLimit& limit : kStepLimits) ::unsetenv(limit.kept);
   }
-  // For an option without a value that came through a batch job's environment, Slurm says "(null)".
+  // Slurm passes "(null)" for an option without a value from a batch job's environment.
   for (size_t i = seen; i < state.given.size(); ++i) {
     if (option_table()[state.given[i].row].argument == nullptr) state.given[i].value.clear();
   }
@@ -190,11 +195,11 @@ void tell_tags_of_components() {
 void listen_to_nodes(const spc_summary& summary) {
   image_of_step = components_seen > 1 && image_of_step != summary.image ? "" : summary.image;
   state.verbose = state.verbose || summary.verbose != 0;
-  const auto address = gathering().open();
+  const auto address = collector().open();
   if (address.port != 0) ::setenv(kReportVariable, address.variable().c_str(), 1);
   const char* where = nullptr;
-  if (meeting == nullptr && !is_job_of_one_node() && spc_meeting_open(&meeting, &where) == SPC_OK) {
-    ::setenv(SPC_MEETING_VARIABLE, where, 1);
+  if (tracker == nullptr && !is_job_of_one_node() && spc_tracker_open(&tracker, &where) == SPC_OK) {
+    ::setenv(SPC_TRACKER_VARIABLE, where, 1);
   }
 }
 
@@ -205,26 +210,33 @@ void forbid_command() {
   }
 }
 
-int gather_errors(spank_t spank) {
+int collect_errors(spank_t spank) {
   uint32_t nodes = 0;
+  int words = 0;
+  char** command = nullptr;
+  if (!state.given.empty() &&
+      spank_get_item(spank, S_JOB_ARGV, &words, &command) == ESPANK_SUCCESS) {
+    if (const auto hint = hint_about_switch_value(words, command); !hint.empty())
+      slurm_info("%s%s", state.prefix, hint.c_str());
+  }
   replace_limits();
-  // Of a heterogeneous step this would be the number of one component's nodes.
+  // In a heterogeneous step, S_JOB_NNODES is the node count of one component only.
   if (components_seen != 1 || spank_get_item(spank, S_JOB_NNODES, &nodes) != ESPANK_SUCCESS)
     nodes = 0;
   tell_tags(nodes == 1 ? kTagPatienceOfOne : kTagPatience);
-  gathering().start(nodes, print_gathered);
-  // Who looks for lines of pyxis finds no others.
+  collector().start(nodes, print_collected);
+  // Scripts that parse pyxis output expect only its own lines.
   const bool is_ours = state.prefix == std::string_view(kPrefix);
   if (nodes != 1)
-    spc_meeting_start(meeting, nodes, image_of_step.c_str(), is_ours ? print_progress : nullptr,
+    spc_tracker_start(tracker, nodes, image_of_step.c_str(), is_ours ? print_progress : nullptr,
                       nullptr);
   return 0;
 }
 
-void end_gathering() {
-  gathering().stop();
-  spc_meeting_free(meeting);
-  meeting = nullptr;
+void stop_collecting() {
+  collector().stop();
+  spc_tracker_free(tracker);
+  tracker = nullptr;
   spc_tags_free(asked_tags);
   asked_tags = nullptr;
 }
@@ -240,14 +252,14 @@ void allow_command(spank_t spank) {
 }
 
 std::string take_tags(spank_t spank) { return take_variable(spank, kTagsVariable); }
-std::string take_meeting(spank_t spank) { return take_variable(spank, SPC_MEETING_VARIABLE); }
+std::string take_tracker(spank_t spank) { return take_variable(spank, SPC_TRACKER_VARIABLE); }
 
 std::string take_own_component(spank_t spank, bool& is_component) {
   std::string text, number;
   is_component = variable_of_job(kComponentsVariable, text, spank);
   if (!is_component) return {};
   spank_unsetenv(spank, kComponentsVariable);
-  uint32_t job = 0;  // each component is a job with a number of its own
+  uint32_t job = 0;  // each component is a job with its own number
   spank_get_item(spank, S_JOB_ID, &job);
   for (const Component& component : read_components(text)) {
     for (const char* name : {"SLURM_JOB_ID_HET_GROUP_", "SLURM_JOB_ID_PACK_GROUP_"}) {
@@ -268,7 +280,7 @@ std::optional<SrunThatListens> SrunThatListens::of_this_step(spank_t spank) {
   spank_unsetenv(spank, kReportVariable);
   SrunThatListens srun;
   const auto address = ReportAddress::parse(variable);
-  // On a single node there is nothing to gather.
+  // On a single node there is nothing to collect.
   if (!address || !variable_of_job("SLURM_STEP_NUM_NODES", nodes, spank) || nodes == "1")
     return std::nullopt;
   if (!variable_of_job("SLURM_LAUNCH_NODE_IPADDR", srun.host_, spank)) return std::nullopt;
@@ -278,8 +290,8 @@ std::optional<SrunThatListens> SrunThatListens::of_this_step(spank_t spank) {
 }
 
 bool SrunThatListens::takes(const char* error) const {
-  // Inside the container there is no config.toml, and without an agent nobody has read it for this
-  // step.
+  // In the container, config.toml is not visible. Without an agent, no settings were received for
+  // this step.
   const int flags = spc_task_flags(state.runtime);
   const bool wanted =
       flags >= 0 ? (flags & SPC_FLAG_ERROR_REPORT) != 0 : spc_site_flag("error_report", 1) != 0;

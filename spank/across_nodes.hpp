@@ -4,63 +4,66 @@
 #include <string>
 #include <vector>
 
-#include "error_report.hpp"
-#include "user_side.hpp"
+#include "spank/node_errors.hpp"
+#include "spank/user_side.hpp"
 
 namespace spank_container {
 
-/// What srun and the tasks of its step exchange without Slurm's help: srun through variables of the
-/// step that no program sees, failing tasks through a socket.
+/// Data that srun and the tasks of its step exchange without Slurm's help: srun uses variables of
+/// the step that no program sees, failing tasks use a socket.
 
-/// A variable of the job, whose environment is not slurmstepd's.
+/// Reads a variable of the job, whose environment differs from slurmstepd's.
 bool variable_of_job(const char* name, std::string& value, void* spank);
 
 // --- in srun, sbatch and salloc ---
 
-/// The options read since the last call: srun asks once per component of a heterogeneous step.
+/// Returns the options read since the last call: srun calls once per component of a heterogeneous
+/// step.
 std::vector<GivenOption> given_to_this_component();
 
-/// If components have different options, tells the nodes those of each. Returns why that is
-/// impossible, or an empty text.
+/// Passes each component's options to the nodes, if components have different options. Returns the
+/// reason if that is impossible, otherwise an empty text.
 std::string keep_components_apart(const std::vector<GivenOption>& given);
 
-/// Begins to ask what the component's image tag stands for: once for all nodes of the step.
+/// Starts resolving the tag of the component's image, once for all nodes of the step.
 void ask_for_tag(spc_runtime* runtime, const spc_options& options);
-/// Tells the nodes of a heterogeneous step, before its environment is created. Others are told as
-/// late as possible.
+/// Passes the resolved tags to the nodes of a heterogeneous step before its environment is created.
+/// Other steps pass them as late as possible.
 void tell_tags_of_components();
 
-/// Tells the nodes where srun will listen: for their errors, and for nodes that lack the image
-/// (spc_meeting_open). Before the step's environment is created: afterwards, a variable reaches one
-/// component only.
+/// Passes to the nodes the address at which srun will listen for their errors, and for nodes that
+/// lack the image (spc_tracker_open). Call it before the step's environment is created: later, a
+/// variable reaches one component only.
 void listen_to_nodes(const spc_summary& summary);
 
-/// Sets limits of the step with which a node can execute its command only if the plugin there has
-/// called allow_command(). A node without the plugin ignores the options of a container, and would
+/// Sets limits of the step that prevent a node from executing its command unless the plugin there
+/// has called allow_command(). A node without the plugin ignores the container options and would
 /// execute the command on the host.
 void forbid_command();
 
 // --- in a task ---
 
-/// Restores what forbid_command() has replaced.
+/// Restores the limits replaced by forbid_command().
 void allow_command(spank_t spank);
 
-/// What srun has told of tags, for spc_options; its variable is removed.
+/// Returns the resolved tags sent by srun, for spc_options, and removes the variable.
 std::string take_tags(spank_t spank);
-/// Where srun listens for nodes that lack the image, for spc_options; the variable is removed.
-std::string take_meeting(spank_t spank);
+/// Returns the address where srun listens for nodes that lack the image, for spc_options, and
+/// removes the variable.
+std::string take_tracker(spank_t spank);
 
-/// The options of the task's own component replace those passed by Slurm, which are the last one's.
-/// Returns why the component cannot be found, or an empty text. `is_component`: the components of
-/// the step differ.
+/// Replaces the options passed by Slurm, which are the last component's, with those of the task's
+/// own component. Returns the reason if the component cannot be found, otherwise an empty text.
+/// `is_component`: the components of the step differ.
 std::string take_own_component(spank_t spank, bool& is_component);
 
-/// The srun of a step on several nodes.
+/// Connection data of the srun of a step on several nodes.
 class SrunThatListens {
  public:
-  /// The variable that names it is removed.
+  /// Reads and removes the variable with srun's address.
   static std::optional<SrunThatListens> of_this_step(spank_t spank);
-  /// Sends it this node's error. False: it was not accepted, and will not be printed.
+  /// Sends this node's error to srun. Returns false if srun did not accept it and will not print
+  /// it.
   [[nodiscard]] bool takes(const char* error) const;
 
  private:

@@ -1,26 +1,25 @@
-// spank_container.so: the only part that depends on Slurm. It collects what the user asked for, and
-// calls the runtime library in the callbacks that design and Slurm's behaviour allow:
+// spank_container.so: the only part that depends on Slurm. It collects the user's options and calls
+// the runtime library in the callbacks that the design and Slurm's behaviour allow:
 //
-//   init                   registers the options; in slurmd, sets the node up. Never fails for what
-//   a user can cause:
-//                          a failing init drains the node
-//   init_post_opt          in srun, sbatch and salloc: refuses early; in slurmstepd: makes the
-//   tasks' channel local_user_init        in srun: tells its nodes what the image's tag stands for,
-//   and listens for their errors user_init              starts the agent: in the step's device and
-//   memory cgroup. A failure here would be exit code 0
-//                          or a drained node, so it is remembered
-//   task_init_privileged   keeps what entering needs
-//   task_init              enters, having run the site's TaskProlog if config.toml says so, and
-//   reports every error of all
-//                          the others: here alone an error ends the task with exit code 1 and
-//                          nothing worse, and waiting is not limited in time
-//   task_exit              after the last one: waits while the container is saved, and ends the
-//   agent: Slurm removes the step's
-//                          cgroups next
-//   exit                   ends the agent of a step whose tasks never began
-//   job_epilog             removes the job's own containers and releases what it holds. Never
-//   fails: that would drain the node
-#include "user_side.hpp"
+//   init                   registers the options; in slurmd, sets the node up. Never fails for a
+//                          cause that a user controls: a failing init drains the node
+//   init_post_opt          in srun, sbatch and salloc: refuses early; in slurmstepd: creates the
+//                          tasks' channel
+//   local_user_init        in srun: passes the resolved image tag to the nodes and listens for
+//                          their errors
+//   user_init              starts the agent in the step's device and memory cgroup. A failure here
+//                          would mean exit code 0 or a drained node, so it is recorded
+//   task_init_privileged   keeps the capabilities that entering needs
+//   task_init              enters, after the site's TaskProlog if config.toml says so, and reports
+//                          the recorded errors of all other callbacks: only here an error ends the
+//                          task with exit code 1 without further damage, and waiting has no time
+//                          limit
+//   task_exit              after the last task: waits while the container is saved, then ends the
+//                          agent, because Slurm removes the step's cgroups next
+//   exit                   ends the agent of a step whose tasks never started
+//   job_epilog             removes the job's own containers and releases its layers. Never fails:
+//                          that would drain the node
+#include "spank/user_side.hpp"
 
 #include <signal.h>
 #include <sys/mman.h>
@@ -48,14 +47,14 @@ namespace {
 
 using namespace spank_container;
 
-/// The runtime library's log: what the waiting user is told (spc_log_fn). In slurmstepd, while a
-/// container is saved.
+/// The runtime library's log (spc_log_fn): prints lines for the waiting user. Also used in
+/// slurmstepd while a container is saved.
 void tell_user(int level, const char* line, void*) {
-  if (level == SPC_LOG_RECORD)
-    return slurm_info("%s%s", prefix(), line);  // to slurmd's log, and to nobody's terminal
+  // to slurmd's log only, not to a terminal
+  if (level == SPC_LOG_RECORD) return slurm_info("%s%s", prefix(), line);
   const bool is_for_us = level == SPC_LOG_NOTICE ? state.is_first() : state.tells_progress;
   if (!is_for_us || (level == SPC_LOG_DEBUG && !state.verbose)) return;
-  // What slurmstepd passes on has its prefix.
+  // Lines relayed by slurmstepd already have its prefix.
   slurm_spank_log("%s%s%s", state.ended != 0 ? "" : prefix(),
                   level == SPC_LOG_WARNING ? "warning: " : "", line);
 }
@@ -70,26 +69,25 @@ int register_options(spank_t spank) {
   for (int row = 0; spc_option_at(static_cast<size_t>(row), &known) == SPC_OK; ++row) {
     char* const texts[] = {const_cast<char*>(known.name), const_cast<char*>(known.argument),
                            const_cast<char*>(known.help)};
-    spank_option option{texts[0], texts[1], texts[2], texts[1] != nullptr ? 1 : 0, row, on_option};
-    if (spank_option_register(spank, &option) != ESPANK_SUCCESS) {
-      slurm_error("%scannot register option --%s", kPrefix, known.name);
-      return -1;
-    }
+    spank_option option{texts[0], texts[1], texts[2], known.has_argument, row, on_option};
+    if (spank_option_register(spank, &option) == ESPANK_SUCCESS) continue;
+    slurm_error("%scannot register option --%s", kPrefix, known.name);
+    return -1;
   }
   return 0;
 }
 
-/// Whether one of the variables is in the job's environment.
+/// Returns whether one of the variables is set in the job's environment.
 bool is_set(spank_t spank, std::span<const char* const> variables) {
-  char probe[1];  // too small for any value: ESPANK_NOSPACE says that there is one
+  char probe[1];  // too small for any value: ESPANK_NOSPACE means that the variable exists
   const auto get = [&](auto* name) { return spank_getenv(spank, name, probe, sizeof probe); };
   return std::ranges::any_of(variables,
                              [&](auto* name) { return get(name) != ESPANK_ENV_NOEXIST; });
 }
 
-/// All that root needs to know of what the user asked for. Steps of Slurm's own (extern) get no
-/// container. If a node has the plugin under both names, the one that was given the options starts
-/// the container. If both or none were, spank_container does.
+/// Returns whether the step has a container: all that root needs from the options. Slurm's own
+/// steps (extern) have none. If a node has the plugin under both names, the one that received the
+/// options starts the container. If both or neither received them, spank_container does.
 bool wants_container(spank_t spank) {
   uint32_t step = SLURM_EXTERN_CONT;
   spank_get_item(spank, S_JOB_STEPID, &step);
@@ -107,12 +105,13 @@ bool wants_container(spank_t spank) {
   return state.step_error.empty() && (given || is_set(spank, kContainerVariables));
 }
 
-/// A failure of the step's agent is told to the user from task_init.
+/// Records a failure of the step's agent; task_init reports it to the user.
 void keep_error(int rc) {
   if (rc != SPC_OK) state.step_error = spc_error_message(state.runtime);
 }
 
-/// In slurmd. A failure is told in its log and costs nothing else: see above.
+/// Calls the library in slurmd. Writes a failure to slurmd's log, without any other effect: a
+/// failing callback would drain the node.
 template <typename Call>
 int on_node(const Call& call) {
   spc_runtime* runtime = nullptr;
@@ -129,7 +128,7 @@ extern "C" {
 
 int slurm_spank_init(spank_t spank, int argc, char** argv) {
   state.settings.assign(argv, argv + argc);
-  // slurmstepd, too, says something to the user, and looks at nothing else of these.
+  // slurmstepd also prints messages to the user, and uses no other of these settings.
   if (std::find(argv, argv + argc, std::string_view("messages=pyxis")) != argv + argc)
     state.prefix = "pyxis: ";
   if (spank_context() == S_CTX_REMOTE) state.is_peer_asked = is_set(spank, kAskedOf[!is_pyxis()]);
@@ -148,7 +147,7 @@ int slurm_spank_init_post_opt(spank_t spank, int, char**) {
   if (context != S_CTX_REMOTE || !wants_container(spank)) return 0;
   void* const shared = ::mmap(nullptr, sizeof *state.told, PROT_READ | PROT_WRITE,
                               MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-  if (shared != MAP_FAILED) state.told = static_cast<Told*>(shared);
+  if (shared != MAP_FAILED) state.told = static_cast<NodeState*>(shared);
   const bool is_open = spc_open(tell_user, nullptr, &state.runtime) == SPC_OK;
   if (!is_open) state.step_error = "out of memory";
   if (is_open) keep_error(spc_step_open(state.runtime));
@@ -179,7 +178,7 @@ int slurm_spank_task_init(spank_t spank, int, char**) {
   return 0;
 }
 
-int slurm_spank_local_user_init(spank_t spank, int, char**) { return gather_errors(spank); }
+int slurm_spank_local_user_init(spank_t spank, int, char**) { return collect_errors(spank); }
 
 int slurm_spank_task_exit(spank_t spank, int, char**) {
   uint32_t tasks = 0;
@@ -188,16 +187,17 @@ int slurm_spank_task_exit(spank_t spank, int, char**) {
   spank_get_item(spank, S_TASK_EXIT_STATUS, &status);
   const int signal = WIFSIGNALED(status) ? WTERMSIG(status) : WEXITSTATUS(status) - 128;
   if (signal == SIGTERM || signal == SIGKILL) ++state.killed;
+  if (status != 0) ++state.failed;
   if (++state.ended != tasks || state.runtime == nullptr) return 0;
   state.tells_progress = true;
-  if (spc_step_finish(state.runtime, tasks, state.killed) != SPC_OK) {
+  if (spc_step_finish(state.runtime, tasks, state.killed, state.failed) != SPC_OK) {
     slurm_spank_log("%s%s", state.prefix, spc_error_message(state.runtime));
   }
   return 0;
 }
 
 int slurm_spank_exit(spank_t, int, char**) {
-  if (spank_context() == S_CTX_LOCAL) end_gathering();
+  if (spank_context() == S_CTX_LOCAL) stop_collecting();
   spc_close(state.runtime);  // the last callback
   return 0;
 }
@@ -211,7 +211,7 @@ int slurm_spank_job_epilog(spank_t spank, int, char**) {
   return on_node([&](spc_runtime* runtime) { return spc_job_epilog(runtime, uid, job); });
 }
 
-/// Slurm 20.11 calls init in slurmd only for plugins that have this.
+/// Slurm 20.11 calls init in slurmd only for plugins that define this function.
 int slurm_spank_slurmd_exit(spank_t, int, char**) { return 0; }
 
 }  // extern "C"

@@ -14,19 +14,15 @@
 #include <string_view>
 #include <vector>
 
-/// Slurm's configuration in slurmstepd; a task's process has a copy of its own. The plugin is
-/// compiled with the header of the very version that loads it.
-extern "C" __attribute__((weak)) slurm_conf_t slurm_conf;
-
 namespace spank_container {
 namespace {
 
 constexpr size_t kMostSaid = 1 << 20;
 
-// --- the process ---
+// --- task process ---
 
-/// slurmstepd of 24.11 and later catches these, and so does its fork until it executes the task's
-/// program: a scancel during the pull would be lost.
+/// Restores default signal actions. slurmstepd 24.11 and later catches these signals, and so does
+/// its fork until it executes the task's program: a scancel during the pull would be lost.
 void let_signals_end_the_task() {
   for (const int number : {SIGHUP, SIGINT, SIGQUIT, SIGTERM}) {
     struct sigaction action {};
@@ -35,8 +31,8 @@ void let_signals_end_the_task() {
   }
 }
 
-/// proctrack/linuxproc takes a process named as slurmstepd for slurmstepd, and signals only the
-/// others: a scancel during the pull would end the agent and not the task.
+/// Renames the process. proctrack/linuxproc signals only processes not named like slurmstepd: a
+/// scancel during the pull would end the agent and not the task.
 void be_a_task_to_linuxproc() {
   const auto is_linuxproc = [](dl_phdr_info* library, std::size_t, void*) {
     return std::string_view(library->dlpi_name).ends_with("/proctrack_linuxproc.so") ? 1 : 0;
@@ -51,12 +47,13 @@ void unset_variable(const char* name, void* spank) {
   spank_unsetenv(static_cast<spank_t>(spank), name);
 }
 
-/// In the leader's process, whichever task of the node it is of.
+/// Runs in the leader's process, for the node's task that started it.
 void speak_for_node(int first, void*) { state.tells_progress = first != 0 && state.node == 0; }
 
-// --- the site's TaskProlog, on the host ---
+// --- site's TaskProlog on the host ---
 
-/// In the child, which has its own environment. Only what may be called between fork and exec.
+/// In the child, which has its own environment. Calls only functions that are allowed between fork
+/// and exec.
 [[noreturn]] void execute(const char* path, const char* const* environment, int output) {
   ::setpgid(0, 0);
   if (::dup2(output, STDOUT_FILENO) < 0 || ::close_range(3, ~0U, 0) != 0) ::_exit(127);
@@ -76,8 +73,8 @@ std::string read_all(int pipe) {
   }
 }
 
-/// The descriptor of slurmstepd through which Slurm will start a user's --task-prolog inside: of
-/// `container-helper` instead.
+/// Points slurmstepd's descriptor, through which Slurm will start a user's --task-prolog inside the
+/// container, to `container-helper`.
 void replace_slurms_launcher() {
   struct stat ours {};
   DIR* const descriptors = ::opendir("/proc/self/fd");
@@ -99,7 +96,7 @@ void replace_slurms_launcher() {
 
 TaskStarted outcome;
 
-/// Its output is kept as it is, for TaskProlog in the container.
+/// Runs TaskProlog on the host and keeps its output unread, for the task in the container.
 void run_prolog(void* spank) {
   char** variables = nullptr;
   if (SLURM_VERSION_NUMBER >= SLURM_VERSION_NUM(23, 2, 0)) replace_slurms_launcher();
@@ -108,14 +105,14 @@ void run_prolog(void* spank) {
   if (flags < 0 || (flags & SPC_FLAG_TASK_PROLOG_ON_HOST) == 0) return;
   if (spank_get_item(static_cast<spank_t>(spank), S_JOB_ENV, &variables) != ESPANK_SUCCESS) return;
   const char* const path = slurm_conf.task_prolog;
-  slurm_conf.task_prolog = nullptr;  // ours and nobody else's: slurmstepd's is another process
+  slurm_conf.task_prolog = nullptr;  // only in this process: slurmstepd's copy is unchanged
 
   std::vector<const char*> environment;
   for (; *variables != nullptr; ++variables) {
     const auto starts = [variable = *variables](std::string_view text) {
       return std::string_view(variable).starts_with(text);
     };
-    // Those between srun and its tasks: spank/across_nodes.cpp.
+    // Remove the variables between srun and its tasks: spank/across_nodes.cpp.
     const bool is_ours =
         starts("SLURM_SCONTAINER_") || starts("SLURM_RLIMIT_RSS=") || starts("SLURM_RLIMIT_AS=");
     if (!is_ours && !starts("SLURM_SCRIPT_CONTEXT=")) environment.push_back(*variables);

@@ -1,5 +1,6 @@
-#include "user_side.hpp"
+#include "spank/user_side.hpp"
 
+#include <errno.h>
 #include <fcntl.h>
 #include <sys/resource.h>
 #include <unistd.h>
@@ -10,21 +11,22 @@
 #include <ctime>
 #include <string_view>
 
-#include "across_nodes.hpp"
-#include "given.hpp"
-#include "oci_hint.hpp"
-#include "submission.hpp"
-#include "task_start.hpp"
+#include "spank/across_nodes.hpp"
+#include "spank/job_options.hpp"
+#include "spank/task_start.hpp"
 
 namespace spank_container {
+
+// --- user side ---
+
 namespace {
 
-/// What was asked for, as the library takes it; made in srun, and again in the task, since a user
-/// can avoid srun.
+/// The request in the library's form. srun builds it, and the task builds it again because a user
+/// can bypass srun.
 struct Request {
   std::vector<std::string> texts;
-  std::vector<const char*> given;  ///< the same
-  spc_options options{};           ///< borrows them
+  std::vector<const char*> given;  ///< pointers into them
+  spc_options options{};           ///< borrows the pointers
   spc_summary summary{};
   std::string refused;
   std::string partitions, constraint;
@@ -50,21 +52,23 @@ struct Request {
   Request& operator=(const Request&) = delete;
 };
 
-/// Whether this is what submits the job.
+/// Returns whether this process submits the job.
 bool is_submission() {
   return spank_context() == S_CTX_ALLOCATOR || ::getenv("SLURM_JOB_ID") == nullptr;
 }
 
-/// Opens whatever of 0, 1 and 2 is closed, as cron and daemons leave it: Slurm would take our
-/// sockets and pipes there for the streams of the step, as it does with its own.
+/// Opens descriptors 0, 1 and 2 on /dev/null where they are closed, as cron and daemons leave them.
+/// Otherwise Slurm would use the sockets and pipes of this plugin as the step's streams, as it does
+/// with its own.
 void open_closed_streams() {
   for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; ++fd) {
     if (::fcntl(fd, F_GETFD) < 0) ::open("/dev/null", fd == STDIN_FILENO ? O_RDONLY : O_WRONLY);
   }
 }
 
-/// Returns whether srun can listen to its nodes and still has the descriptors that Slurm needs: it
-/// crashes or waits without them. Otherwise every node reports its own errors and pulls by itself.
+/// Returns whether srun can listen to its nodes and still has the descriptors that Slurm needs:
+/// without them it crashes or hangs. Otherwise every node reports its own errors and pulls by
+/// itself.
 bool has_descriptors_for_nodes() {
   constexpr rlim_t kWanted = 64;
   rlimit limit{};
@@ -74,34 +78,36 @@ bool has_descriptors_for_nodes() {
          limit.rlim_cur >= static_cast<rlim_t>(lowest) + kWanted;
 }
 
-/// What the job's steps have asked registries since counts for its later ones, and so does what
-/// others have.
-void note_submission() {
-  if (is_submission()) ::setenv(SPC_SINCE_VARIABLE, std::to_string(::time(nullptr)).c_str(), 1);
-}
-
-std::optional<SrunThatListens>
-    srun;  ///< for this task's error; without one the task prints it itself
-
 bool from_process(const char* name, std::string& value, void*) {
   const char* found = ::getenv(name);
   if (found != nullptr) value = found;
   return found != nullptr;
 }
 
-/// Tells the library what plugstack.conf says. Returns what is wrong with it, or an empty text.
+/// Records the submission time: registry answers obtained since then, by the job's steps or by
+/// others, remain valid for its later steps. Also records the variables of options.
+void note_submission() {
+  if (!is_submission()) return;
+  ::setenv(SPC_SINCE_VARIABLE, std::to_string(::time(nullptr)).c_str(), 1);
+  note_variables(from_process, nullptr);
+}
+
+/// receives this task's error; without it the task prints the error itself
+std::optional<SrunThatListens> srun;
+
+/// Passes plugstack.conf's settings to the library. Returns the error, or an empty text.
 std::string configure(spc_runtime* runtime) {
   const Settings settings = read_settings(state.settings);
   std::vector<const char*> texts;
   for (const auto& text : settings.site) texts.push_back(text.c_str());
   texts.push_back(nullptr);
   if (spc_configure(runtime, texts.data()) != SPC_OK) return spc_error_message(runtime);
-  state.prefix = spc_message_prefix(
-      runtime);  // "own" in plugstack.conf, or nothing there: as config.toml has it
+  // With "own" in plugstack.conf, or no setting there, config.toml decides.
+  state.prefix = spc_message_prefix(runtime);
   return settings.refused;
 }
 
-/// Options that do nothing without a container: said once each, and the job runs on the host as
+/// Warns once per option that has no effect without a container. The job runs on the host as
 /// before.
 void say_what_is_ignored(const std::vector<GivenOption>& given) {
   std::vector<std::string> said;
@@ -117,11 +123,12 @@ void say_what_is_ignored(const std::vector<GivenOption>& given) {
   }
 }
 
-/// What the tasks of a node know of their errors, in `Told::error`.
-enum Told : uint32_t { not_yet = 0, first_is_in, by_one };
+/// State of a node's error reports, in `NodeState::error`.
+enum ErrorState : uint32_t { not_yet = 0, first_is_in, by_one };
 
-/// One line for each node: the first task's, whose error is mostly everybody's. Only when it has
-/// got in, or has not decided within two seconds, another's.
+/// Returns whether this task prints its error. Each node prints one line: that of the first task,
+/// whose error is usually the error of all tasks. If the first task has entered, or has not decided
+/// within two seconds, another task prints.
 bool is_mine_to_tell() {
   if (state.told == nullptr) return state.is_first();
   const bool is_likely = state.is_first() || state.told->explainer != 0;
@@ -130,19 +137,19 @@ bool is_mine_to_tell() {
   return state.told->error.exchange(by_one) != by_one;
 }
 
-/// Unless another task has told an error of its own meanwhile.
+/// Records that the first task has entered, unless another task has reported an error meanwhile.
 void first_has_got_in() {
   uint32_t before = not_yet;
   if (state.told != nullptr && state.is_first())
     state.told->error.compare_exchange_strong(before, first_is_in);
 }
 
-/// What is doubtful about a request: a line for the user, and it is submitted.
+/// Prints a warning. The job is still submitted.
 void tell_warning(int level, const char* line, void*) {
   if (level == SPC_LOG_WARNING) slurm_info("%swarning: %s", state.prefix, line);
 }
 
-/// Where the job is to run. In a job, a step runs where that does.
+/// Partition and constraint of the job; a step inherits them.
 void add_destination(Request& request) {
   const char* const of_job =
       spank_context() == S_CTX_LOCAL ? ::getenv("SLURM_JOB_PARTITION") : nullptr;
@@ -153,17 +160,16 @@ void add_destination(Request& request) {
   request.options.constraint = request.constraint.c_str();
 }
 
-/// For the site's Prolog and Epilog, and for slurmctld's job_submit plugins, which see them with
-/// SPANK_ before.
+/// Sets variables for the site's Prolog and Epilog and for slurmctld's job_submit plugins, which
+/// see them with the prefix SPANK_.
 void set_job_variables(spank_t spank, const spc_runtime* runtime, const spc_summary& summary) {
   spank_job_control_setenv(spank, "SCONTAINER_IMAGE", summary.image, 1);
   const char* const digest = spc_image_digest(runtime);
   if (*digest != '\0') spank_job_control_setenv(spank, "SCONTAINER_DIGEST", digest, 1);
 }
 
-/// Ends srun, sbatch or salloc with the status that it would have. Nothing is submitted yet, and it
-/// does nothing but to exit when a failure is returned to it, after two lines about the plugin
-/// stack.
+/// Ends srun, sbatch or salloc with its usual failure status. Nothing is submitted yet. Returning a
+/// failure would also make it exit, after two lines about the plugin stack.
 [[noreturn]] void end_refused() {
   const char* status = ::getenv("SLURM_EXIT_ERROR");
   const int number = status == nullptr ? 0 : ::atoi(status);
@@ -173,14 +179,15 @@ void set_job_variables(spank_t spank, const spc_runtime* runtime, const spc_summ
 /// Ends the task with exit code 1. Returning a failure would do the same, but Slurm then adds two
 /// lines about the plugin stack for every task.
 [[noreturn]] void refuse_task(const char* why) {
-  // Who looks for lines of pyxis looks for one from each node.
-  const bool may_be_gathered = prefix() == std::string_view(kPrefix);
-  if (is_mine_to_tell() && !(may_be_gathered && srun && srun->takes(why)))
+  // Scripts that parse pyxis output expect one line per node.
+  const bool may_be_collected = prefix() == std::string_view(kPrefix);
+  if (is_mine_to_tell() && !(may_be_collected && srun && srun->takes(why)))
     slurm_spank_log("%s%s", prefix(), why);
   ::_exit(1);
 }
 
-/// Slurm's copy of a batch step's script, which must be visible inside; nullptr for other steps.
+/// Returns Slurm's copy of a batch step's script, which must be visible inside; nullptr for other
+/// steps.
 const char* batch_script_of(spank_t spank) {
   uint32_t step = 0;
   int argc = 0;
@@ -191,7 +198,7 @@ const char* batch_script_of(spank_t spank) {
                                                                                        : nullptr;
 }
 
-// --- what the site's TaskProlog has said on the host ---
+// --- output of the site's TaskProlog on the host ---
 
 constexpr char kContext[] = "SLURM_SCRIPT_CONTEXT";
 
@@ -214,8 +221,8 @@ void write_all(std::string_view text) {
   }
 }
 
-/// One line of the script's output: `print TEXT`, `export NAME=VALUE` or `unset NAME`; others mean
-/// nothing.
+/// Applies one line of the script's output: `print TEXT`, `export NAME=VALUE` or `unset NAME`.
+/// Ignores other lines.
 void obey(std::string_view line, spank_t spank) {
   if (line.starts_with("print ")) {
     write_all(std::string(without_spaces_before(line.substr(6))) + "\n");
@@ -232,11 +239,13 @@ void obey(std::string_view line, spank_t spank) {
   }
 }
 
-/// In the container: applies it to task and environment, as Slurm would. Ends the task if the
-/// script failed. Slurm would run that script after us, in the container, where its path must
-/// exist: if the site wants it on the host, the task runs it before entering, and removes it from
-/// Slurm's configuration in this process. Other scripts run by Slurm in the container work: from
-/// 23.11 on with our launcher (runtime/container_helper).
+/// In the container: applies the script's output to task and environment, as Slurm would. Ends the
+/// task if the script failed.
+///
+/// Slurm would run TaskProlog after this callback, in the container, where its path must exist. If
+/// the site wants it on the host, the task runs it before entering and removes it from Slurm's
+/// configuration in this process. Other scripts that Slurm runs in the container work without this:
+/// from Slurm 23.11 on, with the launcher of this package (runtime/container_helper).
 void obey_prolog(const TaskStarted& started, spank_t spank) {
   std::string_view rest = started.prolog_said;
   if (!rest.empty()) spank_setenv(spank, kContext, "prolog_task", 1);
@@ -251,9 +260,20 @@ void obey_prolog(const TaskStarted& started, spank_t spank) {
   ::_exit(started.prolog_status);
 }
 
-// --- the texts of a task ---
+/// In the container: reports once per step a TaskProlog that Slurm will not find there.
+void report_missing_prolog() {
+  if (!state.is_first() || state.node != 0 || &slurm_conf == nullptr) return;
+  const char* const path = slurm_conf.task_prolog;
+  if (path == nullptr || ::access(path, F_OK) == 0 || errno != ENOENT) return;
+  slurm_spank_log(
+      "%swarning: TaskProlog %s does not exist in the container (hint: --container-mounts=%s, or "
+      "the administrator can set task_prolog_on_host = true)",
+      prefix(), path, path);
+}
 
-/// The first that reads on the first node: the leader's task.
+// --- texts of a task ---
+
+/// Returns whether this is the first reader on the first node, that is, the leader's task.
 bool is_explainer() {
   if (state.told == nullptr) return state.tells_progress;
   const uint32_t number = state.task + 1;
@@ -262,16 +282,16 @@ bool is_explainer() {
          (state.told->explainer.compare_exchange_strong(known, number) || known == number);
 }
 
-/// What the user asks for, as a task or its leader reads it: where it has no capability.
+/// The user's request as read by a task or its leader, without capabilities.
 struct TaskTexts {
-  std::string tags, meeting;
-  std::string refused;  ///< why no task of this step may start
+  std::string tags, tracker;
+  std::string refused;  ///< why the tasks of this step must not start
   char** variables = nullptr;
   std::optional<Request> request;
   bool is_outside = false;  ///< the task's component has no container
-  bool leaves = false;      ///< one container is enough to explain
+  bool leaves = false;      ///< another task explains, one container is enough
 
-  explicit TaskTexts(spank_t spank) : tags(take_tags(spank)), meeting(take_meeting(spank)) {
+  explicit TaskTexts(spank_t spank) : tags(take_tags(spank)), tracker(take_tracker(spank)) {
     own_plugin = plugin_name;
     allow_command(spank);
     srun = SrunThatListens::of_this_step(spank);
@@ -292,7 +312,7 @@ struct TaskTexts {
                     is_component ? state.given : whole_given(state.given, variable_of_job, spank),
                     variables, batch_script_of(spank), command);
     request->options.resolved = tags.c_str();
-    request->options.meeting = meeting.c_str();
+    request->options.tracker = tracker.c_str();
     state.verbose = request->summary.verbose != 0;
     if (state.verbose) srun.reset();
     refused = unusable.empty() ? request->refused : unusable;
@@ -328,13 +348,14 @@ bool has_options() {
 }
 
 int refuse_early(spank_t spank) {
-  open_closed_streams();  // first: a descriptor gets the lowest number that is free
-  if (is_pyxis() && has_peer()) return 0;  // the options are those of spank_container
+  open_closed_streams();  // first, because a descriptor gets the lowest free number
+  if (is_pyxis() && has_peer()) return 0;  // spank_container handles the options
   spc_runtime* runtime = nullptr;
   if (spc_open(tell_warning, nullptr, &runtime) != SPC_OK) return -1;
   const std::string unusable = configure(runtime);
   const auto handed_over = given_to_this_component();
   const auto given = without_beaten(handed_over, from_process, nullptr);
+
   Request request(runtime, given, environ, nullptr, nullptr);
   std::string refused = request.refused;
   if (refused.empty()) refused = keep_components_apart(given);
@@ -342,7 +363,7 @@ int refuse_early(spank_t spank) {
   if (wants_container || spank_context() == S_CTX_ALLOCATOR) note_submission();
   const bool listens =
       wants_container && spank_context() == S_CTX_LOCAL && has_descriptors_for_nodes();
-  request.options.variables = environ;  // a variable was set: it may lie elsewhere now
+  request.options.variables = environ;  // setting a variable may have moved `environ`
   request.options.begins_job = is_submission() ? 1 : 0;
   if (refused.empty() && !wants_container) {
     say_what_is_ignored(given);
@@ -357,13 +378,15 @@ int refuse_early(spank_t spank) {
     }
     if (refused.empty()) set_job_variables(spank, runtime, request.summary);
     if (refused.empty() && listens) ask_for_tag(runtime, request.options);
-    if (refused.empty()) send_beside(given, handed_over);  // the last: `environ` may move
+    if (refused.empty()) send_beside(given, handed_over);  // last, because `environ` may move
   }
+
+  // Pass the results to the nodes, or end the program.
   if (spank_context() == S_CTX_LOCAL) tell_tags_of_components();
   spc_close(runtime);
   if (refused.empty()) {
     if (wants_container && spank_context() == S_CTX_LOCAL) {
-      if (!is_pyxis()) forbid_command();  // NVIDIA's pyxis on a node could not allow it
+      if (!is_pyxis()) forbid_command();  // NVIDIA's pyxis on a node could not call allow_command()
       if (listens) listen_to_nodes(request.summary);
     }
     return 0;
@@ -374,7 +397,7 @@ int refuse_early(spank_t spank) {
 
 void enter_or_end_task(spank_t spank) {
   const TaskStarted& started = start_task(spank, read_texts);
-  // From here on there is no capability: the task is inside, or on the host for good.
+  // The task has no capability any more: it is inside, or stays on the host.
   if (started.code != SPC_OK) {
     const std::string why =
         state.step_error.empty() ? spc_error_message(state.runtime) : state.step_error;
@@ -383,9 +406,34 @@ void enter_or_end_task(spank_t spank) {
     if (texts.leaves) ::_exit(0);
     refuse_task(texts.refused.empty() ? why.c_str() : texts.refused.c_str());
   }
-  task_texts(spank);  // a batch script that stays outside is not to see the variables either
+  task_texts(spank);  // removes the variables from a batch script that stays outside as well
   obey_prolog(started, spank);
+  report_missing_prolog();
   first_has_got_in();
+}
+
+}  // namespace spank_container
+
+// --- submission ---
+
+extern "C" {
+// a slurm_opt_t, whose members differ from release to release
+extern char opt[] __attribute__((weak));
+char* slurm_option_get(void* options, const char* name) __attribute__((weak));
+}
+
+namespace spank_container {
+
+std::string option_of_slurm(const char* name) {
+  constexpr std::string_view kPrograms[] = {"srun", "sbatch", "salloc"};
+  const bool is_known =
+      std::ranges::find(kPrograms, std::string_view(program_invocation_short_name)) !=
+      std::end(kPrograms);
+  char* const options = opt;
+  if (!is_known || options == nullptr || slurm_option_get == nullptr) return {};
+  // not freed: only Slurm's own allocator could free it
+  const char* const value = slurm_option_get(options, name);
+  return value == nullptr || std::string_view(value) == "unset" ? std::string() : value;
 }
 
 }  // namespace spank_container

@@ -3,10 +3,8 @@
 #include "hooks/cdi/cdi.hpp"
 #include "hooks/fabric/fabric.hpp"
 #include "hooks/frameworks/frameworks.hpp"
-#include "hooks/frameworks/python_user_base.hpp"
 #include "hooks/gpu/gpu_hooks.hpp"
-#include "hooks/mpi/mpi_abi.hpp"
-#include "hooks/mpi/slurm_pmi.hpp"
+#include "hooks/mpi/mpi_hooks.hpp"
 #include "hooks/node/node.hpp"
 
 namespace spc {

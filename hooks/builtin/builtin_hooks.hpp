@@ -6,7 +6,7 @@
 
 namespace spc {
 
-/// The built-in hooks, in execution order.
+/// Returns the built-in hooks, in execution order.
 const std::vector<const Hook*>& builtin_hooks();
 
 }  // namespace spc

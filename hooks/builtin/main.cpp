@@ -1,6 +1,6 @@
-// The built-in hooks as programs of their own: builtin-hook NAME, or a link to it called NAME. They
-// read a context as JSON and print edits as JSON, like the hooks of a site, so each can be tried
-// and debugged by itself, and used by other runtimes.
+// The built-in hooks as a separate program: builtin-hook NAME, or a link to it called NAME. Like a
+// hook of a site, it reads a context as JSON and prints edits as JSON. So each hook can be tried
+// and debugged separately, and used by other runtimes.
 
 #include <unistd.h>
 
@@ -16,8 +16,7 @@
 #include "base/clock.hpp"
 #include "base/format.hpp"
 #include "hooks/builtin/builtin_hooks.hpp"
-#include "hooks/json/context.hpp"
-#include "hooks/json/edits.hpp"
+#include "hooks/hook_json.hpp"
 
 using namespace spc;
 
@@ -64,7 +63,7 @@ void help(const Hook* hook) {
       "spank-container-hooks(7).\n");
 }
 
-/// All of standard input.
+/// Reads all of standard input.
 Result<std::string> read_input() {
   std::string text;
   char buffer[64 * 1024];
@@ -77,13 +76,14 @@ Result<std::string> read_input() {
   }
 }
 
-/// What the hook says in this call; nothing if it does not take part.
+/// Returns the hook's edits in this call; empty if the hook does not take part.
 Result<Edits> run(const Hook& hook, HookCall& call) {
   if (hook.when != nullptr && !hook.when(call.context)) return Edits();
   if (call.stage == "prepare" && hook.prepare != nullptr) return hook.prepare(call.context);
   if (call.stage == "task" && hook.task != nullptr) return hook.task(call.context);
   if (call.stage != "create") return Edits();
-  // What `prepare` tells `create` beside its edits does not outlive a process.
+  // Run `prepare` again: the findings that it passes to `create` besides its edits stay in one
+  // process.
   if (hook.prepare != nullptr) call.prepared.found = SPC_TRY(hook.prepare(call.context)).found;
   if (hook.create != nullptr) SPC_TRY(hook.create(call.context, call.prepared));
   return std::move(call.prepared);
@@ -112,14 +112,14 @@ int main(int argc, char** argv) {
   const std::string_view path = argc > 0 ? argv[0] : "";
   const std::string_view own_name = path.substr(path.rfind('/') + 1);
   const Hook* hook = find(own_name);
-  const int first = hook == nullptr ? 1 : 0;  // where the hook's name is
+  const int first = hook == nullptr ? 1 : 0;  // index of the hook's name
   if (hook == nullptr && argc > 1) hook = find(argv[1]);
   for (int i = 1; i < argc; ++i) {
     if (std::strcmp(argv[i], "--help") == 0 || std::strcmp(argv[i], "-h") == 0)
       return help(hook), 0;
   }
-  if (hook == nullptr && argc == 2 &&
-      std::strcmp(argv[1], "--names") == 0) {  // for what installs the links
+  // List the names, for the installation of the links.
+  if (hook == nullptr && argc == 2 && std::strcmp(argv[1], "--names") == 0) {
     for (const Hook* known : builtin_hooks()) std::printf("%s\n", known->name);
     return 0;
   }

@@ -7,7 +7,7 @@ namespace {
 
 constexpr std::size_t kLongestName = 256;
 
-// Not <cctype>: what a letter is does not depend on the locale.
+// Not <cctype>: the result must not depend on the locale.
 bool is_letter(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'); }
 bool is_name_digit(char c) { return c >= '0' && c <= '9'; }
 

@@ -17,10 +17,11 @@ struct CdiName {
   bool operator==(const CdiName&) const = default;
 };
 
-/// Syntax of `kind` in a CDI file: VENDOR/CLASS, each of letters, digits, `.`, `_` and `-`,
-/// starting with a letter and ending with a letter or digit.
+/// Returns whether `kind` is valid in a CDI file: VENDOR/CLASS, each of letters, digits, `.`, `_`
+/// and `-`, starting with a letter and ending with a letter or digit.
 bool is_cdi_kind(std::string_view kind);
-/// Letters, digits, `.`, `_`, `:` and `-`, starting and ending with a letter or digit.
+/// Returns whether the name has only letters, digits, `.`, `_`, `:` and `-`, and starts and ends
+/// with a letter or digit.
 bool is_cdi_device_name(std::string_view name);
 
 }  // namespace spc

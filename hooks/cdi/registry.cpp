@@ -6,17 +6,56 @@
 #include <map>
 #include <set>
 
-#include "base/directory.hpp"
 #include "base/file.hpp"
 #include "base/format.hpp"
 #include "base/text.hpp"
-#include "base/trusted_file.hpp"
-#include "hooks/sort_few.hpp"
+#include "base/unique_fd.hpp"
+#include "hooks/hook.hpp"
 
 namespace spc {
+
+// --- verbs ---
+
+std::vector<std::string> CdiVerb::values_of(std::string_view option) const {
+  std::vector<std::string> values;
+  for (const auto& [given, value] : options) {
+    if (given == option) values.push_back(value);
+  }
+  return values;
+}
+
+std::optional<CdiVerb> verb_of(const CdiHook& hook) {
+  const std::string program = hook.path.substr(hook.path.rfind('/') + 1);
+  std::size_t verb = 1;
+  if (program == "nvidia-ctk") {
+    if (hook.args.size() < 2 || hook.args[1] != "hook") return std::nullopt;
+    verb = 2;
+  } else if (program != "nvidia-cdi-hook") {
+    return std::nullopt;
+  }
+  if (hook.args.size() <= verb) return std::nullopt;
+  CdiVerb found;
+  found.name = hook.args[verb];
+  for (std::size_t i = verb + 1; i < hook.args.size(); ++i) {
+    const std::string& word = hook.args[i];
+    if (!word.starts_with('-')) continue;
+    const std::string option = word.substr(std::min(word.find_first_not_of('-'), word.size()));
+    if (const auto equals = option.find('='); equals != std::string::npos) {
+      found.options.emplace_back(option.substr(0, equals), option.substr(equals + 1));
+    } else if (i + 1 < hook.args.size() && !hook.args[i + 1].starts_with('-')) {
+      found.options.emplace_back(option, hook.args[++i]);
+    } else {
+      found.options.emplace_back(option, "");
+    }
+  }
+  return found;
+}
+
+// --- registry ---
+
 namespace {
 
-constexpr std::size_t kMostFiles = 256;   // of a directory
+constexpr std::size_t kMostFiles = 256;   // in a directory
 constexpr std::size_t kMostListed = 12;   // devices in a hint
 constexpr std::size_t kMostProblems = 3;  // in an error
 
@@ -24,10 +63,10 @@ struct CdiDirectory {
   const char* path;
   unsigned priority;
 };
-// The last is a link to the one before it nearly everywhere; what is one directory is read once.
+// On most nodes the last is a link to the one before it. Each directory is read only once.
 constexpr CdiDirectory kDirectories[] = {{"/etc/cdi", 0}, {"/run/cdi", 1}, {"/var/run/cdi", 1}};
 
-/// Sorted, so that nothing depends on the order of the directory.
+/// Returns the files sorted, so that the result does not depend on the order of the directory.
 std::vector<std::string> spec_files(UniqueFd directory) {
   std::vector<std::string> names;
   for (DirectoryReader files(std::move(directory)); files.next();) {
@@ -45,7 +84,7 @@ std::ptrdiff_t depth(const CdiMount& mount) {
 
 using Candidates = std::map<std::string, std::vector<CdiEntry>>;
 
-/// Under each name the devices of the highest priority that has it.
+/// Returns, for each name, the devices of the highest priority.
 Candidates candidates_of(const std::vector<CdiFile>& files) {
   Candidates found;
   for (const CdiFile& file : files) {
@@ -172,7 +211,7 @@ Result<std::vector<CdiEntry>> CdiRegistry::find(const CdiName& name) const {
     if (entry.device->name == name.name) return std::vector{entry};
   }
   if (name.name == "all" && !of_kind.empty()) return of_kind;
-  // It may be in one that is left out.
+  // The device may be in a file that was skipped.
   std::string why = what + ": not in any CDI file of this node";
   for (std::size_t i = 0; i < problems_.size() && i < kMostProblems; ++i)
     why += "; " + problems_[i];

@@ -2,8 +2,10 @@
 
 #include <sys/types.h>
 
+#include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "hooks/cdi/names.hpp"
@@ -11,10 +13,29 @@
 
 namespace spc {
 
+// --- verbs ---
+
+/// The task of a hook in NVIDIA's specs: `nvidia-cdi-hook create-symlinks --link A::B`. Files of
+/// NVIDIA's tools have only these hooks. Each is translated to edits, and none is executed. Source:
+/// nvidia-container-toolkit, cmd/nvidia-cdi-hook.
+struct CdiVerb {
+  std::string name;
+  /// names without dashes; the value is empty for an option without one
+  std::vector<std::pair<std::string, std::string>> options;
+
+  [[nodiscard]] std::vector<std::string> values_of(std::string_view option) const;
+};
+
+/// Returns the verb of a hook; empty for a hook of another program. The older `nvidia-ctk hook
+/// VERB` is equivalent.
+std::optional<CdiVerb> verb_of(const CdiHook& hook);
+
+// --- registry ---
+
 /// A valid CDI file.
 struct CdiFile {
   std::string path;
-  unsigned priority = 0;  ///< of its directory: the higher one wins
+  unsigned priority = 0;  ///< priority of its directory: the higher one wins
   CdiSpec spec;
 };
 
@@ -27,30 +48,30 @@ struct CdiEntry {
 };
 
 /// The CDI files of a node: *.json and *.yaml directly in /etc/cdi and, with precedence, in
-/// /run/cdi and /var/run/cdi. They decide what of the host appears in containers, so they and the
-/// directories above must be owned by root and writable by root only.
+/// /run/cdi and /var/run/cdi. They decide which parts of the host appear in containers, so they and
+/// the directories above must be owned by root and writable by root only.
 class CdiRegistry {
  public:
-  /// `host_root` is the prefix of each path; files owned by `owner` are trusted like root's.
-  /// Unreadable and invalid files are skipped, with a problem.
+  /// Reads the files. `host_root` is the prefix of each path; files owned by `owner` are trusted
+  /// like root's. Unreadable and invalid files are skipped, with a problem.
   static CdiRegistry read(const std::string& host_root = "", uid_t owner = 0);
-  /// Of files as they are.
+  /// Makes a registry of parsed files.
   static CdiRegistry of(std::vector<CdiFile> files);
 
-  /// One sentence for each skipped file.
+  /// Returns one sentence for each skipped file.
   [[nodiscard]] const std::vector<std::string>& problems() const { return problems_; }
   [[nodiscard]] const std::vector<CdiFile>& files() const { return files_; }
 
-  /// All valid devices, by name. A device in two files of the same priority is not valid.
+  /// Returns all valid devices, by name. A device in two files of the same priority is not valid.
   [[nodiscard]] std::vector<CdiEntry> devices() const;
-  /// Those of a kind, in file order.
+  /// Returns the valid devices of a kind, in file order.
   [[nodiscard]] std::vector<CdiEntry> devices_of(std::string_view kind) const;
-  /// The device of this name; `all`, unless a device has that name, means all of the kind. If there
-  /// is none, the error lists the available ones.
+  /// Returns the device of this name. `all`, unless a device has that name, means all devices of
+  /// the kind. If there is none, the error lists the available ones.
   [[nodiscard]] Result<std::vector<CdiEntry>> find(const CdiName& name) const;
-  /// Names defined by two files of the same priority.
+  /// Returns the names defined by two files of the same priority.
   [[nodiscard]] std::vector<std::string> conflicts() const;
-  /// Which files define the device, if two of the same priority do.
+  /// Returns the files that define the device, if two of the same priority do.
   [[nodiscard]] std::vector<std::string> conflict(const CdiName& name) const;
 
  private:
@@ -61,11 +82,11 @@ class CdiRegistry {
 
   std::vector<CdiFile> files_;
   std::vector<std::string> problems_;
-  std::vector<std::pair<dev_t, ino_t>> seen_;  ///< directories
+  std::vector<std::pair<dev_t, ino_t>> seen_;  ///< directories already read
 };
 
-/// The combined edits of these devices, in the order of the request: first each file's edits for
-/// all of its devices, once per file; mounts by depth of their targets.
+/// Returns the combined edits of these devices, in the order of the request. Each file's edits for
+/// all of its devices come first, once per file. Mounts are ordered by depth of their targets.
 CdiEdits cdi_edits_of(const std::vector<CdiEntry>& devices);
 
 }  // namespace spc

@@ -1,27 +1,47 @@
 #include "hooks/cdi/spec.hpp"
 
+#include <yaml.h>
+
 #include <algorithm>
 #include <array>
 #include <initializer_list>
+#include <new>
 #include <set>
+#include <string>
 
 #include "base/format.hpp"
 #include "hooks/cdi/names.hpp"
 
 namespace spc {
+
+// --- document ---
+
+Result<CdiDocument> parse_cdi_document(std::string_view text) {
+  if (text.size() > kCdiLimits.bytes) return Error(ErrorKind::invalid, "is larger than 1 MiB");
+  const auto first = text.find_first_not_of(" \t\r\n");
+  if (first == std::string_view::npos) return Error(ErrorKind::corrupt, "is empty");
+  CdiDocument document;
+  document.from_yaml = text[first] != '{';
+  document.tree =
+      SPC_TRY(document.from_yaml ? parse_cdi_yaml(text) : Json::parse(text, kCdiLimits));
+  return document;
+}
+
+// --- spec ---
+
 namespace {
 
 constexpr std::array<std::string_view, 8> kVersions{"0.3.0", "0.4.0", "0.5.0", "0.6.0",
                                                     "0.7.0", "0.8.0", "1.0.0", "1.1.0"};
 
-/// By place in kVersions.
+/// Indices into kVersions.
 enum Since : std::size_t { v03, v04, v05, v06, v07, v08, v10, v11 };
 
 Error wrong(const std::string& where, const std::string& why) {
   return Error(ErrorKind::corrupt, formatted("{}: {}", where, why));
 }
 
-/// Goes over a document, and remembers which version has all that it meets.
+/// Reads a document, and determines the lowest version that has all members found.
 class SpecReader {
  public:
   explicit SpecReader(bool from_yaml) : from_yaml_(from_yaml) {}
@@ -86,14 +106,14 @@ class SpecReader {
     return text;
   }
 
-  /// Empty if it is not there.
+  /// Returns the text; empty if it is missing.
   [[nodiscard]] Result<std::string> text(const Json& object, const char* key,
                                          const std::string& where) const {
     const Json* member = object.find(key);
     return member == nullptr ? std::string() : as_text(*member, formatted("{}: {}", where, key));
   }
 
-  /// Empty if it is not there.
+  /// Returns the list; empty if it is missing.
   static Result<const Json::Array*> list(const Json& object, const char* key,
                                          const std::string& where) {
     static const Json::Array kNone;
@@ -220,7 +240,8 @@ class SpecReader {
     if (!type.empty() && type != "b" && type != "c" && type != "u" && type != "p") {
       return wrong(where, formatted("type {} is not known", in_quotes(type)));
     }
-    // Numbers, modes and owners are those of the host's node, which is the one that appears inside.
+    // Check these only: the node that appears in the container has numbers, mode and owner of the
+    // host's node.
     for (const char* key : {"major", "minor", "fileMode", "uid", "gid"})
       SPC_TRY(number(tree, key, where));
     const std::string permissions = SPC_TRY(text(tree, "permissions", where));
@@ -270,7 +291,7 @@ class SpecReader {
   std::string needed_for_;
 };
 
-/// `more` behind `all`, in place of what has the same key.
+/// Appends `more` to `all` and replaces elements with the same key.
 template <typename T, typename Key>
 void replace(std::vector<T>& all, const std::vector<T>& more, Key T::*key) {
   for (const T& one : more) {
@@ -304,5 +325,172 @@ Result<CdiSpec> parse_cdi_spec(std::string_view text) {
   const auto document = SPC_TRY(parse_cdi_document(text));
   return read_cdi_spec(document);
 }
+
+// --- yaml ---
+
+namespace {
+
+std::string_view text_of(const yaml_event_t& event) {
+  return {reinterpret_cast<const char*>(event.data.scalar.value), event.data.scalar.length};
+}
+
+/// Converts whole numbers and null like Go's reader of these files (including 0x, 0o and a leading
+/// 0). Keeps all other values as text.
+Json plain_value(std::string_view text) {
+  if (text.empty() || text == "null" || text == "~" || text == "Null" || text == "NULL") return {};
+  const bool negative = text.starts_with('-');
+  std::string_view digits = text.substr(negative || text.starts_with('+') ? 1 : 0);
+  int base = 10;
+  if (digits.starts_with("0x") || digits.starts_with("0o")) {
+    base = digits[1] == 'x' ? 16 : 8;
+    digits.remove_prefix(2);
+  } else if (digits.size() > 1 && digits[0] == '0') {
+    base = 8;
+  }
+  std::int64_t number = 0;
+  const bool is_number = !digits.starts_with('-') && read_number(digits, number, base);
+  return is_number ? Json(negative ? -number : number) : Json(text);
+}
+
+struct Event : yaml_event_t {
+  Event() : yaml_event_t{} {}
+  Event(const Event&) = delete;
+  Event& operator=(const Event&) = delete;
+  ~Event() { yaml_event_delete(this); }
+
+  [[nodiscard]] bool is_over_lines() const { return start_mark.line != end_mark.line; }
+};
+
+/// Builds the tree from libyaml's events, and counts its values.
+class YamlReader {
+ public:
+  explicit YamlReader(std::string_view text) {
+    if (yaml_parser_initialize(&parser_) == 0) throw std::bad_alloc();
+    yaml_parser_set_encoding(&parser_, YAML_UTF8_ENCODING);
+    yaml_parser_set_input_string(&parser_, reinterpret_cast<const unsigned char*>(text.data()),
+                                 text.size());
+  }
+  YamlReader(const YamlReader&) = delete;
+  YamlReader& operator=(const YamlReader&) = delete;
+  ~YamlReader() { yaml_parser_delete(&parser_); }
+
+  Result<Json> document() {
+    Event event;
+    SPC_TRY(next(event));  // the stream start
+    Event begin;
+    SPC_TRY(next(begin));
+    if (begin.type == YAML_STREAM_END_EVENT) return Error(ErrorKind::corrupt, "is empty");
+    const auto& start = begin.data.document_start;
+    if (start.version_directive != nullptr ||
+        start.tag_directives.start != start.tag_directives.end) {
+      return unsupported(begin, "a directive");
+    }
+    Event root;
+    SPC_TRY(next(root));
+    Json tree = SPC_TRY(value(root, 1));
+    Event end;
+    SPC_TRY(next(end));
+    Event after;
+    SPC_TRY(next(after));
+    if (after.type != YAML_STREAM_END_EVENT) return unsupported(after, "more than one document");
+    return tree;
+  }
+
+ private:
+  static Error at(const yaml_mark_t& mark, const std::string& why) {
+    return Error(ErrorKind::corrupt, formatted("line {}: {}", mark.line + 1, why));
+  }
+  static Error unsupported(const Event& event, const std::string& what) {
+    return at(event.start_mark, "unsupported YAML: " + what);
+  }
+
+  Result<void> next(Event& event) {
+    if (yaml_parser_parse(&parser_, &event) != 0) return {};
+    std::string why = parser_.problem != nullptr ? parser_.problem : "no memory";
+    if (parser_.context != nullptr) why += formatted(" ({})", parser_.context);
+    if (parser_.error == YAML_READER_ERROR) {
+      return Error(ErrorKind::corrupt, formatted("byte {}: {}", parser_.problem_offset, why));
+    }
+    return at(parser_.problem_mark, why);
+  }
+
+  Result<Json> value(const Event& event, std::size_t depth) {
+    if (++values_ > kCdiLimits.values) {
+      return at(event.start_mark, formatted("more than {} values", kCdiLimits.values));
+    }
+    switch (event.type) {
+      case YAML_SCALAR_EVENT: return scalar(event);
+      case YAML_SEQUENCE_START_EVENT: return sequence(event, depth);
+      case YAML_MAPPING_START_EVENT: return map(event, depth);
+      default: return unsupported(event, "an alias");
+    }
+  }
+
+  static Result<void> check_properties(const Event& event, const yaml_char_t* anchor,
+                                       const yaml_char_t* tag) {
+    if (anchor != nullptr) return unsupported(event, "an anchor");
+    return tag != nullptr ? Result<void>(unsupported(event, "a tag")) : Result<void>();
+  }
+
+  static Result<Json> scalar(const Event& event) {
+    const auto& scalar = event.data.scalar;
+    SPC_TRY(check_properties(event, scalar.anchor, scalar.tag));
+    const bool is_block =
+        scalar.style == YAML_LITERAL_SCALAR_STYLE || scalar.style == YAML_FOLDED_SCALAR_STYLE;
+    if (is_block || event.is_over_lines()) return unsupported(event, "a multi-line string");
+    return scalar.style == YAML_PLAIN_SCALAR_STYLE ? plain_value(text_of(event))
+                                                   : Json(text_of(event));
+  }
+
+  static Result<void> check_depth(const Event& event, std::size_t depth) {
+    if (depth <= kCdiLimits.depth) return {};
+    return at(event.start_mark, formatted("is nested more than {} levels deep", kCdiLimits.depth));
+  }
+
+  Result<Json> sequence(const Event& begin, std::size_t depth) {
+    const auto& start = begin.data.sequence_start;
+    SPC_TRY(check_properties(begin, start.anchor, start.tag));
+    SPC_TRY(check_depth(begin, depth));
+    Json::Array items;
+    for (;;) {
+      Event event;
+      SPC_TRY(next(event));
+      if (event.type == YAML_SEQUENCE_END_EVENT) return Json::array(std::move(items));
+      if (start.style == YAML_FLOW_SEQUENCE_STYLE) return unsupported(begin, "a flow collection");
+      items.push_back(SPC_TRY(value(event, depth + 1)));
+    }
+  }
+
+  Result<Json> map(const Event& begin, std::size_t depth) {
+    const auto& start = begin.data.mapping_start;
+    SPC_TRY(check_properties(begin, start.anchor, start.tag));
+    SPC_TRY(check_depth(begin, depth));
+    std::set<std::string> keys;
+    Json::Object members;
+    for (;;) {
+      Event event;
+      SPC_TRY(next(event));
+      if (event.type == YAML_MAPPING_END_EVENT) return Json::object(std::move(members));
+      if (start.style == YAML_FLOW_MAPPING_STYLE) return unsupported(begin, "a flow collection");
+      if (event.type == YAML_ALIAS_EVENT) return unsupported(event, "an alias");
+      if (event.type != YAML_SCALAR_EVENT) return unsupported(event, "a key that is not a string");
+      SPC_TRY(scalar(event));
+      std::string key(text_of(event));
+      if (!keys.insert(key).second)
+        return at(event.start_mark, formatted("key {} is given twice", in_quotes(key)));
+      Event member;
+      SPC_TRY(next(member));
+      Json given = SPC_TRY(value(member, depth + 1));
+      members.push_back({std::move(key), std::move(given)});
+    }
+  }
+
+  yaml_parser_t parser_{};
+  std::size_t values_ = 0;
+};
+
+}  // namespace
+
+Result<Json> parse_cdi_yaml(std::string_view text) { return YamlReader(text).document(); }
 
 }  // namespace spc

@@ -1,17 +1,18 @@
-#include "hooks/gpu/dri.hpp"
+// The hooks for AMD and Intel GPUs, which have a DRM driver in the kernel.
+
+#include "base/text.hpp"
+#include "hooks/gpu/gpu_hooks.hpp"
 
 #include <algorithm>
 #include <cstdint>
 #include <map>
 #include <numeric>
 
-#include "base/error.hpp"
 #include "base/format.hpp"
-#include "hooks/gpu/gpu_hooks.hpp"
-#include "hooks/node/node_files.hpp"
-#include "hooks/sort_few.hpp"
-#include "hooks/step/gpu_allocation.hpp"
-#include "hooks/text.hpp"
+#include "base/result.hpp"
+#include "hooks/hook.hpp"
+#include "hooks/node/node.hpp"
+#include "hooks/step/allocation.hpp"
 
 namespace spc {
 namespace {
@@ -23,7 +24,7 @@ using DriGpus = std::vector<const DriGpu*>;
 
 struct AccessibleGpu {
   DriGpu gpu;
-  bool of_step;  ///< allocated to it
+  bool of_step;  ///< allocated to the step
 };
 
 /// The GPUs that the step can open.
@@ -39,8 +40,9 @@ struct FoundGpus : HostFindings {
   }
 };
 
-/// ROCm counts GPUs, and the partitions of one, as KFD lists them. It lists to a process what its
-/// cgroup allows: where that is not all, they stay in PCI order.
+/// Sorts the GPUs like ROCm, which numbers GPUs, and the partitions of a GPU, in the order of KFD.
+/// KFD lists only what the process's cgroup allows. If it does not list all, the GPUs stay in PCI
+/// order.
 void sort_like_rocm(const NodeFiles& node, std::vector<DriGpu>& gpus) {
   const std::string topology = "/sys/class/kfd/kfd/topology/nodes/";
   std::map<std::string, std::size_t> places;
@@ -94,7 +96,7 @@ std::vector<unsigned> render_minors_of(const std::vector<DriGpu>& gpus) {
   return minors;
 }
 
-/// Of the GPUs that the step can open.
+/// Finds the GPUs that the step can open.
 FoundGpus find_gpus(const HookContext& context, std::string_view vendor, Edits& edits) {
   FoundGpus found;
   const auto gpus = accessible_dri_gpus(context, vendor);
@@ -114,9 +116,11 @@ void add_nodes(const HookContext& context, const DriGpu& gpu, Edits& edits) {
   }
 }
 
-// --- AMD: masks nothing. ROCm passes over a GPU that is missing (ENOENT) or that the cgroup denies
-// (EPERM), and fails for all if one cannot be opened for another reason (libhsakmt, topology.c).
-// What is not selected is left out by ROCR_VISIBLE_DEVICES.
+// --- AMD ---
+
+// The hook denies no node. ROCm skips a GPU that is missing (ENOENT) or that the cgroup denies
+// (EPERM). If a GPU cannot be opened for another reason, ROCm fails for all (libhsakmt,
+// topology.c). ROCR_VISIBLE_DEVICES excludes GPUs that are not selected.
 
 Result<Edits> prepare_amd(const HookContext& context) {
   Edits edits;
@@ -133,11 +137,11 @@ Result<Edits> prepare_amd(const HookContext& context) {
 
 struct AmdSelection {
   DriGpus shown;
-  std::string missing;  ///< words that name none of them
+  std::string missing;  ///< requested GPUs that do not exist
 };
 
-/// AMD_VISIBLE_DEVICES, of the job or else of the image: all, none, void, or numbers among the
-/// step's GPUs.
+/// Returns AMD_VISIBLE_DEVICES of the job or, if the job has none, of the image: all, none, void,
+/// or numbers among the step's GPUs.
 std::string amd_visible(const HookContext& context) {
   const std::string* visible = context.of_job("AMD_VISIBLE_DEVICES");
   if (visible == nullptr) visible = context.of_image("AMD_VISIBLE_DEVICES");
@@ -151,7 +155,7 @@ AmdSelection select_amd(const std::string& visible, const DriGpus& of_step) {
       selected.shown.push_back(gpu);
   };
   for (const std::string& word : parts_of(visible)) {
-    const auto number = decimal(word);
+    const auto number = parse_number(word);
     if (word == "all") {
       std::ranges::for_each(of_step, show);
     } else if (number && *number < of_step.size()) {
@@ -185,8 +189,9 @@ Result<void> create_amd(const HookContext& context, Edits& edits) {
   return {};
 }
 
-/// The numbers of those that are shown, among all that ROCm finds; of `given`, the job's own list,
-/// those that are. Nothing: the list is not one of numbers, or has none of them.
+/// Returns the numbers of the shown GPUs among all that ROCm finds, restricted to `given`, the
+/// job's own list, if there is one. Returns an empty optional if `given` has other words than
+/// numbers, or none of the shown GPUs.
 std::optional<std::string> rocr_list(const FoundGpus& found, const DriGpus& shown,
                                      const std::string* given) {
   const auto is_shown = [&](std::size_t number) {
@@ -197,7 +202,7 @@ std::optional<std::string> rocr_list(const FoundGpus& found, const DriGpus& show
   if (given != nullptr) {
     numbers.clear();
     for (const std::string& word : parts_of(*given)) {
-      const auto number = decimal(word);
+      const auto number = parse_number(word);
       if (!number || *number >= found.accessible.size()) return std::nullopt;
       numbers.push_back(*number);
     }
@@ -210,14 +215,14 @@ std::optional<std::string> rocr_list(const FoundGpus& found, const DriGpus& show
   return shown.empty() ? std::optional<std::string>("-1") : std::nullopt;
 }
 
-/// Inside, /sys is the node's. Where all GPUs that can be opened are the step's there is nothing to
-/// look at it for.
+/// Sets ROCR_VISIBLE_DEVICES. In the container, /sys is the node's, so the GPUs are searched again.
+/// Skips the search if the step may use all GPUs that it can open.
 Result<Edits> task_amd(const HookContext& context) {
   Edits edits;
   const std::string visible = amd_visible(context);
   const std::string* given = context.of_job("ROCR_VISIBLE_DEVICES");
   if (visible == "all" && (given != nullptr || !allocated_of(context, SIZE_MAX))) return edits;
-  Edits unused;  // `create` has said it
+  Edits unused;  // `create` has reported it
   const FoundGpus found = find_gpus(context, kAmd, unused);
   if (found.accessible.empty()) return edits;
   const DriGpus shown = select_amd(visible, found.of_step()).shown;
@@ -235,7 +240,7 @@ Result<Edits> task_amd(const HookContext& context) {
 
 // --- Intel ---
 
-/// Nothing is shown until `create` says so.
+/// Denies all GPUs until `create` selects some.
 Result<Edits> prepare_intel(const HookContext& context) {
   Edits edits;
   auto found = find_gpus(context, kIntel, edits);
@@ -249,7 +254,7 @@ Result<Edits> prepare_intel(const HookContext& context) {
   return edits;
 }
 
-/// Leaves those of the step open, of the offered ones.
+/// Keeps the offered GPUs of the step accessible.
 Result<void> create_intel(const HookContext& context, Edits& edits) {
   const auto* found = edits.found_as<FoundGpus>();
   if (found == nullptr) return {};
@@ -272,11 +277,7 @@ Result<Edits> task_intel(const HookContext& context) {
 
 Result<Edits> refuse_without_gpus(const HookContext& context) {
   Edits edits;
-  const bool any = context.granted_devices
-                       ? step_has_gpus(context)
-                       : context.may_open("/dev/nvidiactl") || !dri_gpus(context, kAmd).empty() ||
-                             !dri_gpus(context, kIntel).empty();
-  if (!any)
+  if (!has_gpus(context))
     edits.refusal =
         "--container-gpu: this step has no GPU on this node (hint: request one, for example "
         "--gpus=1)";
@@ -284,6 +285,12 @@ Result<Edits> refuse_without_gpus(const HookContext& context) {
 }
 
 }  // namespace
+
+bool has_gpus(const HookContext& context) {
+  if (context.granted_devices) return step_has_gpus(context);
+  return context.may_open("/dev/nvidiactl") || !dri_gpus(context, kAmd).empty() ||
+         !dri_gpus(context, kIntel).empty();
+}
 
 std::vector<DriGpu> dri_gpus(const HookContext& context, std::string_view vendor) {
   const NodeFiles node(context.host_root);

@@ -1,22 +1,159 @@
+// The NVIDIA hook: mounts of the driver's files, device nodes, and why no GPU is usable.
+
+#include <elf.h>
 #include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
+#include <map>
+#include <string_view>
 
-#include "base/error.hpp"
 #include "base/format.hpp"
+#include "base/result.hpp"
 #include "hooks/cdi/cdi.hpp"
 #include "hooks/gpu/gpu_hooks.hpp"
-#include "hooks/gpu/nvidia_choice.hpp"
-#include "hooks/gpu/nvidia_files.hpp"
-#include "hooks/gpu/requirement.hpp"
-#include "hooks/loader/image_loader.hpp"
-#include "hooks/node/node_files.hpp"
-#include "hooks/nvidia_driver/cuda_compat.hpp"
-#include "hooks/step/gpu_allocation.hpp"
+#include "hooks/loader/loader.hpp"
+#include "hooks/node/node.hpp"
+#include "hooks/nvidia_driver/driver.hpp"
+#include "hooks/step/allocation.hpp"
 
 namespace spc {
+
+// --- nvidia files ---
+
+namespace {
+
+#if defined(__aarch64__)
+constexpr char kMultiarch[] = "/usr/lib/aarch64-linux-gnu";
+constexpr char kMultiarch32[] = "/usr/lib/arm-linux-gnueabihf";
+constexpr std::uint16_t kMachine32 = EM_ARM;
+#else
+constexpr char kMultiarch[] = "/usr/lib/x86_64-linux-gnu";
+constexpr char kMultiarch32[] = "/usr/lib/i386-linux-gnu";
+constexpr std::uint16_t kMachine32 = EM_386;
+#endif
+
+/// Directories of libraries in the container.
+struct LibraryPlaces {
+  std::string native = "/usr/lib64", of_32_bit = "/usr/lib";
+};
+
+LibraryPlaces places_in_image(const HookContext& context) {
+  if (context.open_in_image && context.open_in_image("/etc/debian_version", O_RDONLY))
+    return {kMultiarch, kMultiarch32};
+  return {};
+}
+
+std::string target_directory_of(const NvidiaLibrary& library, const LibraryPlaces& places) {
+  return (library.is_32_bit ? places.of_32_bit : places.native) +
+         (library.folder.empty() ? "" : "/" + library.folder);
+}
+
+NvidiaOffer file_offer(const NvidiaFile& file) {
+  return {.mount = {.source = file.path, .target = file.target, .optional = true},
+          .uses = file.uses,
+          .library = {}};
+}
+
+/// Offers a socket, or a directory of sockets. It is writable, because programs write to sockets.
+NvidiaOffer socket_offer(const NvidiaFile& socket) {
+  NvidiaOffer offer = file_offer(socket);
+  offer.mount.read_only = false;
+  offer.mount.no_exec = true;
+  return offer;
+}
+
+bool is_wanted(const NvidiaOffer& offer, std::uint32_t uses) {
+  if (offer.library && offer.library->is_32_bit && (uses & for_32_bit) == 0) return false;
+  return (offer.uses & uses & for_any) != 0;
+}
+
+/// Adds links that programs open and that are no sonames.
+void add_links(const NvidiaLibrary& library, const std::string& directory, Edits& edits) {
+  const std::string stem = library.file.substr(0, library.file.find(".so"));
+  const auto link = [&](const std::string& name, const std::string& target) {
+    edits.symlinks.push_back({directory + "/" + name, target});
+  };
+  // If the host has a library's unversioned name, programs open it by that name. libcuda.so is
+  // opened like this on every system.
+  const bool is_opened_plain =
+      library.has_plain_link || stem == "libcuda" || stem == "libnvidia-opticalflow";
+  if (is_opened_plain && !library.soname.empty() && library.soname != stem + ".so")
+    link(stem + ".so", library.soname);
+  if (stem == "libGLX_nvidia") link("libGLX_indirect.so.0", library.file);
+  if (stem == "libnvidia-vulkan-producer") link("libnvidia-vulkan-producer.so", library.file);
+  if (stem == "libnvidia-allocator") link("gbm/nvidia-drm_gbm.so", "../libnvidia-allocator.so.1");
+  if (library.folder == "vdpau") link(stem + ".so.1", library.file);
+}
+
+void place_library(const NvidiaLibrary& library, const LibraryPlaces& places, MountEdit& mount,
+                   Edits& edits) {
+  const std::string directory = target_directory_of(library, places);
+  mount.target = directory + "/" + library.file;
+  if (!library.soname.empty()) {
+    edits.libraries.push_back({.soname = library.soname,
+                               .path = mount.target,
+                               .machine = library.is_32_bit ? kMachine32 : std::uint16_t{0}});
+  }
+  add_links(library, directory, edits);
+}
+
+}  // namespace
+
+std::string mps_directory(const HookContext& context) {
+  const std::string* named = context.of_job("CUDA_MPS_PIPE_DIRECTORY");
+  const std::string directory =
+      named != nullptr && named->starts_with('/') ? *named : "/tmp/nvidia-mps";
+  struct stat status {};
+  const bool runs = ::stat((context.host_root + directory + "/control").c_str(), &status) == 0 &&
+                    S_ISSOCK(status.st_mode);
+  return runs ? directory : std::string();
+}
+
+std::vector<NvidiaOffer> offers_of(const HookContext& context, const NvidiaDriver& driver) {
+  std::vector<NvidiaOffer> offers;
+  if (!driver.versions_agree()) return offers;
+  for (const NvidiaLibrary& library : driver.libraries) {
+    const std::string target = target_directory_of(library, {}) + "/" + library.file;
+    offers.push_back({.mount = {.source = library.path, .target = target},
+                      .uses = library.uses,
+                      .library = library});
+  }
+  for (const auto* files : {&driver.binaries, &driver.firmware, &driver.config_files}) {
+    for (const NvidiaFile& file : *files) offers.push_back(file_offer(file));
+  }
+  for (const NvidiaFile& socket : driver.sockets) offers.push_back(socket_offer(socket));
+  if (const std::string mps = mps_directory(context); !mps.empty()) {
+    offers.push_back(socket_offer({mps, mps, for_compute}));
+  }
+  if (!driver.fs_nodes.empty()) {
+    offers.push_back(file_offer({"/run/udev", "/run/udev", for_compute}));
+    offers.back().mount.no_exec = true;
+  }
+  return offers;
+}
+
+void place_files(const HookContext& context, const std::vector<NvidiaOffer>& offers,
+                 std::uint32_t uses, Edits& edits) {
+  const auto places = places_in_image(context);
+  std::map<std::string_view, const NvidiaOffer*> offered;
+  for (const NvidiaOffer& offer : offers) offered.emplace(offer.mount.target, &offer);
+  for (MountEdit& mount : edits.mounts) {
+    const auto found = offered.find(mount.target);
+    if (found == offered.end()) continue;
+    const NvidiaOffer& offer = *found->second;
+    if (!is_wanted(offer, uses)) {
+      mount.target.clear();
+    } else if (offer.library) {
+      place_library(*offer.library, places, mount, edits);
+    }
+  }
+}
+
+// --- nvidia ---
+
 namespace {
 
 std::set<std::string> accessible_nodes(const HookContext& context, const NvidiaDriver& driver) {
@@ -40,7 +177,7 @@ std::set<std::string> accessible_nodes(const HookContext& context, const NvidiaD
   return nodes;
 }
 
-/// Why the driver's libraries cannot work; empty if they can.
+/// Returns why the driver's libraries cannot work; empty if they can.
 std::string why_no_driver(const NvidiaDriver& driver) {
   if (driver.versions_agree()) return {};
   if (driver.version.empty()) return "the node has GPUs, but no NVIDIA driver";
@@ -65,7 +202,8 @@ bool has_nvidia_hardware(const NodeFiles& node) {
   });
 }
 
-/// A node that keeps the step from all GPUs, and the errno of opening it; nothing if there is none.
+/// Returns a node that prevents the step from using any GPU, and the errno of opening it; empty if
+/// there is none.
 std::optional<std::pair<std::string, int>> closed_node(const HookContext& context,
                                                        const NodeFiles& node) {
   const auto refuses = [&](const std::string& path) {
@@ -84,8 +222,8 @@ std::optional<std::pair<std::string, int>> closed_node(const HookContext& contex
   return std::nullopt;
 }
 
-/// Why the step can open none of the GPUs that Slurm has allocated to it; empty on a node without
-/// NVIDIA GPUs.
+/// Returns why the step can open none of the GPUs that Slurm has allocated to it; empty on a node
+/// without NVIDIA GPUs.
 std::string why_none_opens(const HookContext& context) {
   const NodeFiles node(context.host_root);
   const auto closed = closed_node(context, node);
@@ -115,7 +253,7 @@ Result<Edits> prepare_nvidia(const HookContext& context) {
   }
   if (context.granted_devices && granted_nvidia_gpus(context) == 0) {
     Edits edits;
-    if (step_has_gpus(context)) return edits;  // of another vendor
+    if (step_has_gpus(context)) return edits;  // GPUs of another vendor
     if (std::string why = why_none_opens(context); !why.empty())
       edits.warnings.push_back(std::move(why));
     return edits;
@@ -144,7 +282,8 @@ Result<Edits> prepare_nvidia(const HookContext& context) {
   return edits;
 }
 
-/// An image whose programs cannot load what is injected.
+/// Returns whether the image's only C library is musl: then its programs cannot load the injected
+/// libraries.
 bool has_musl_only(const HookContext& context) {
   if (!context.open_in_image) return false;
   const auto loaders = loaders_of_image(context);
@@ -152,8 +291,7 @@ bool has_musl_only(const HookContext& context) {
   return !loaders.empty() && std::ranges::none_of(loaders, is_glibc);
 }
 
-/// What CUDA needs besides the driver's files: whose libcuda it is to be, and the node of unified
-/// memory.
+/// Adds what CUDA needs in addition: the libcuda to use, and the device node of unified memory.
 void prepare_cuda(const HookContext& context, const NvidiaNode& node, std::uint32_t uses,
                   Edits& edits) {
   CudaCompat compat;
@@ -163,9 +301,7 @@ void prepare_cuda(const HookContext& context, const NvidiaNode& node, std::uint3
                   [&](const NvidiaGpu& gpu) { return !node.accessible.contains(gpu.node); });
     compat =
         cuda_compat_of_image(context, node.driver.version, why_no_cuda_compat(context, accessible));
-    if (!compat.directory.empty())
-      edits.library_directories.push_back({.path = compat.directory, .before = true});
-    if (!compat.reason.empty()) edits.notes.push_back(compat.reason);
+    add_compat(compat, edits);
     if (!node.accessible.contains("/dev/nvidia-uvm")) {
       edits.warnings.emplace_back(
           "no /dev/nvidia-uvm, which CUDA needs (hint: on the node, as root: nvidia-modprobe -u "

@@ -1,18 +1,130 @@
-#include "hooks/gpu/nvidia_choice.hpp"
-
 #include <algorithm>
+#include <array>
 
-#include "base/error.hpp"
 #include "base/format.hpp"
-#include "hooks/step/gpu_allocation.hpp"
-#include "hooks/text.hpp"
+#include "base/result.hpp"
+#include "base/text.hpp"
+#include "hooks/gpu/gpu_hooks.hpp"
+#include "hooks/hook.hpp"
+#include "hooks/loader/elf.hpp"
+#include "hooks/step/allocation.hpp"
 
 namespace spc {
+
+// --- requirement ---
+
+namespace {
+
+bool starts_with_digit(std::string_view text) {
+  return !text.empty() && text[0] >= '0' && text[0] <= '9';
+}
+
+bool holds(std::string_view condition, const RequirementFacts& facts) {
+  const auto begin = condition.find_first_of("=!<>");
+  if (begin == std::string_view::npos) return true;
+  const auto end = condition.find_first_not_of("=!<>", begin);
+  if (end == std::string_view::npos) return true;
+  const std::string_view relation = condition.substr(begin, end - begin);
+  const std::string_view wanted = condition.substr(end);
+  const auto fact = facts.find(condition.substr(0, begin));
+  if (fact == facts.end()) return true;
+  const int order = starts_with_digit(wanted) ? compare_versions(fact->second, wanted)
+                                              : fact->second.compare(wanted);
+  if (relation == "=") return order == 0;
+  if (relation == "!=") return order != 0;
+  if (relation == "<") return order < 0;
+  if (relation == "<=") return order <= 0;
+  if (relation == ">") return order > 0;
+  return relation != ">=" || order >= 0;
+}
+
+/// Returns the first condition of an alternative that fails, or an empty text.
+std::string_view failing(std::string_view alternative, const RequirementFacts& facts) {
+  while (!alternative.empty()) {
+    const std::string_view condition = next_part(alternative, ',');
+    if (!condition.empty() && !holds(condition, facts)) return condition;
+  }
+  return {};
+}
+
+/// Returns every NVIDIA_REQUIRE_* of the image. The job's value replaces the image's.
+std::map<std::string, std::string> requirements_of(const HookContext& context) {
+  constexpr std::string_view kPrefix = "NVIDIA_REQUIRE_";
+  std::map<std::string, std::string> found;
+  for (const auto* variables : {&context.image, &context.job}) {
+    for (const auto& [name, value] : *variables) {
+      if (name.starts_with(kPrefix)) found[name] = value;
+    }
+  }
+  return found;
+}
+
+bool are_disabled(const HookContext& context) {
+  constexpr std::array<std::string_view, 6> kYes{"1", "t", "T", "TRUE", "true", "True"};
+  const std::string* disabled = of_job_or_image(context, "NVIDIA_DISABLE_REQUIRE");
+  return disabled != nullptr && std::ranges::find(kYes, *disabled) != kYes.end();
+}
+
+/// Returns 12.4 for 1204.
+std::string version_text(unsigned cuda) {
+  return std::to_string(cuda / 100) + "." + std::to_string(cuda % 100);
+}
+
+std::optional<std::uint32_t> major_of(std::string_view version) {
+  return parse_number(version.substr(0, version.find('.')));
+}
+
+}  // namespace
+
+std::string unsatisfied_condition(std::string_view requirement, const RequirementFacts& facts) {
+  std::string failed;
+  while (!requirement.empty()) {
+    const std::string_view alternative = next_part(requirement, ' ');
+    if (alternative.empty()) continue;
+    const std::string_view condition = failing(alternative, facts);
+    if (condition.empty()) return {};
+    if (failed.empty() || (condition.starts_with("cuda") && !failed.starts_with("cuda")))
+      failed = condition;
+  }
+  return failed;
+}
+
+void check_requirements(const HookContext& context, const NvidiaDriver& driver, bool own_libcuda,
+                        Edits& edits) {
+  if (are_disabled(context)) return;
+  const unsigned cuda = cuda_version_of_driver(driver.version);
+  RequirementFacts facts{{"driver", driver.version}};
+  if (cuda != 0) facts["cuda"] = version_text(cuda);
+  const auto requirements = requirements_of(context);
+  for (const auto& [name, requirement] : requirements) {
+    const std::string condition = unsatisfied_condition(requirement, facts);
+    if (condition.empty()) continue;
+    edits.refusal = formatted(
+        "unsatisfied condition: {}, please update your driver to a newer version, or use an "
+        "earlier cuda container"
+        " (hint: the driver is {}{}; NVIDIA_DISABLE_REQUIRE=1 skips this check)",
+        condition.substr(0, 200), driver.version, cuda != 0 ? ", for CUDA " + facts["cuda"] : "");
+    return;
+  }
+  // Within a major version newer programs run with older drivers, so only warn.
+  const std::string* made_for = context.of_image("CUDA_VERSION");
+  if (made_for == nullptr || cuda == 0 || own_libcuda ||
+      requirements.contains("NVIDIA_REQUIRE_CUDA"))
+    return;
+  if (major_of(*made_for) > cuda / 100) {
+    edits.warnings.push_back(
+        formatted("the image is built for CUDA {}, the node's driver {} is for CUDA {}",
+                  made_for->substr(0, 200), driver.version, facts["cuda"]));
+  }
+}
+
+// --- nvidia choice ---
+
 namespace {
 
 using Gpus = std::vector<const NvidiaGpu*>;
 
-/// GPU 1 (/dev/nvidia1, GPU-5d...), for people.
+/// Returns "GPU 1 (/dev/nvidia1, GPU-5d...)", for messages.
 std::string in_words(const NvidiaGpu& gpu, std::size_t index) {
   return formatted("{} ({}{})", index, gpu.node, gpu.uuid.empty() ? "" : ", " + gpu.uuid);
 }
@@ -24,22 +136,22 @@ std::string in_words(const Gpus& gpus) {
   return text.empty() ? "none" : text;
 }
 
-/// An image can say very much.
+/// Shortens texts of the image, which may be very long.
 std::string shortened(const std::string& text) {
   constexpr std::size_t kMost = 200;
   return text.size() <= kMost ? text : text.substr(0, kMost) + "...";
 }
 
-/// What was selected of the GPUs: a whole one, or parts of it.
+/// Selected GPUs: whole ones, or parts of them.
 struct Selection {
   std::set<const NvidiaGpu*> gpus;
-  std::set<const NvidiaMig*> parts;    ///< of those GPUs of which not all is selected
-  std::vector<std::string> not_found;  ///< words that name none of them
-  std::vector<std::string>
-      not_understood;  ///< parts by a UUID that only the driver's library could resolve
+  std::set<const NvidiaMig*> parts;    ///< of GPUs that are selected in part
+  std::vector<std::string> not_found;  ///< requested names without a GPU
+  /// parts named by a UUID that only the driver's library could resolve
+  std::vector<std::string> not_understood;
 };
 
-/// The instance of GI and CI, or the one at an index.
+/// Returns the instance at an index; nullptr if there is none.
 const NvidiaMig* mig_at(const NvidiaGpu& gpu, std::optional<std::uint32_t> index) {
   return index && *index < gpu.migs.size() ? &gpu.migs[*index] : nullptr;
 }
@@ -54,14 +166,15 @@ const NvidiaGpu* gpu_of_uuid(const Gpus& gpus, std::string_view uuid) {
   return found == gpus.end() ? nullptr : *found;
 }
 
-/// MIG-GPU-<uuid>/<gi>/<ci>, the names of drivers before 470.
+/// Selects by MIG-GPU-<uuid>/<gi>/<ci>, the names of drivers before 470.
 bool select_old_mig(const Gpus& gpus, std::string_view word, Selection& selected) {
   const auto parts = parts_of(word.substr(4), '/');
   if (parts.size() != 3) return false;
   const NvidiaGpu* gpu = gpu_of_uuid(gpus, parts[0]);
   if (gpu == nullptr) return false;
   for (const NvidiaMig& mig : gpu->migs) {
-    if (decimal(parts[1]) != mig.gpu_instance || decimal(parts[2]) != mig.compute_instance)
+    if (parse_number(parts[1]) != mig.gpu_instance ||
+        parse_number(parts[2]) != mig.compute_instance)
       continue;
     selected.gpus.insert(gpu);
     selected.parts.insert(&mig);
@@ -88,10 +201,10 @@ void select(const Gpus& gpus, const std::string& word, Selection& selected) {
   const auto colon = word.find(':');
   const NvidiaGpu* gpu = word.starts_with("GPU-")
                              ? gpu_of_uuid(gpus, word)
-                             : gpu_at(gpus, decimal(std::string_view(word).substr(0, colon)));
+                             : gpu_at(gpus, parse_number(std::string_view(word).substr(0, colon)));
   const NvidiaMig* part = nullptr;
   if (gpu != nullptr && colon != std::string::npos) {
-    part = mig_at(*gpu, decimal(std::string_view(word).substr(colon + 1)));
+    part = mig_at(*gpu, parse_number(std::string_view(word).substr(colon + 1)));
     if (part == nullptr) gpu = nullptr;
   }
   if (gpu == nullptr) return selected.not_found.push_back(word);
@@ -99,8 +212,8 @@ void select(const Gpus& gpus, const std::string& word, Selection& selected) {
   if (part != nullptr) selected.parts.insert(part);
 }
 
-/// Of a GPU of which parts were selected, the others' nodes are denied; instances of one GPU
-/// instance share its node.
+/// Denies the nodes of a GPU's parts that were not selected. Instances of one GPU instance share
+/// its node.
 void deny_other_parts(const NvidiaGpu& gpu, const std::set<const NvidiaMig*>& parts,
                       const std::set<std::string>& accessible, std::vector<std::string>& denied) {
   const auto is_part = [&](const NvidiaMig& mig) { return parts.contains(&mig); };
@@ -134,7 +247,7 @@ std::uint32_t uses_of(const HookContext& context, NvidiaChoice& choice) {
   return uses;
 }
 
-/// Nodes that are not a GPU's own, as far as they exist, may be opened and are for what is wanted.
+/// Adds nodes that are not a GPU's own, if they exist, may be opened and serve the requested uses.
 void add_shared_devices(const NvidiaNode& node, NvidiaChoice& choice) {
   const auto add = [&](const std::string& path) {
     if (!path.empty() && node.accessible.contains(path)) choice.devices.push_back(path);
@@ -181,8 +294,8 @@ Gpus those_at(const Gpus& gpus, const std::set<std::size_t>& indices) {
   return chosen;
 }
 
-/// Of a list of UUIDs in CUDA_VISIBLE_DEVICES, as Slurm 25.11 can set it: `count` of these, or it
-/// is none of the step's.
+/// Returns the indices of the UUIDs in CUDA_VISIBLE_DEVICES, as Slurm 25.11 can set it. Empty
+/// unless the list has `count` of them, because it is not the step's then.
 std::optional<std::set<std::size_t>> allocated_by_uuid(const HookContext& context,
                                                        const Gpus& accessible, std::size_t count) {
   const std::string* visible = context.of_job("CUDA_VISIBLE_DEVICES");
@@ -195,7 +308,7 @@ std::optional<std::set<std::size_t>> allocated_by_uuid(const HookContext& contex
   return indices.size() == count ? std::optional(std::move(indices)) : std::nullopt;
 }
 
-/// MIG partitions have numbers of their own.
+/// Returns the allocation. Empty with MIG partitions, which have numbers of their own.
 GpuAllocation allocation_of(const HookContext& context, const Gpus& accessible) {
   if (has_mig_parts(context)) return {};
   const auto numbers = allocated_of(context, accessible.size());
@@ -207,7 +320,7 @@ GpuAllocation allocation_of(const HookContext& context, const Gpus& accessible) 
   return allocated_among(context, minors);
 }
 
-/// What NVIDIA_VISIBLE_DEVICES says. With --container-gpu an image cannot say that it wants none.
+/// Returns the value of NVIDIA_VISIBLE_DEVICES. With --container-gpu an image cannot select none.
 std::string visible_devices(const HookContext& context) {
   if (const std::string* of_job = context.of_job("NVIDIA_VISIBLE_DEVICES")) return *of_job;
   const std::string* of_image = context.of_image("NVIDIA_VISIBLE_DEVICES");
@@ -216,7 +329,8 @@ std::string visible_devices(const HookContext& context) {
   return is_none && context.gpu.value_or(false) ? "all" : wanted;
 }
 
-/// Refuses a selection that has found nothing of what `asks` for, and says what it has not found.
+/// Refuses a selection in which nothing that `asks` requests was found, and reports the unknown
+/// names.
 void judge(const Selection& selected, const std::string& asks, const Gpus& of_step,
            NvidiaChoice& choice) {
   if (!selected.not_found.empty()) {

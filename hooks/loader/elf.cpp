@@ -13,16 +13,16 @@ namespace spc {
 namespace {
 
 constexpr std::size_t kMostBytes = 1 << 20;  ///< of any part that is read at once
-constexpr std::size_t kMostVersions =
-    64 << 10;  ///< bytes of a table of versions; that of libstdc++ has four thousand
+/// Limit in bytes of a table of versions. libstdc++'s has four thousand.
+constexpr std::size_t kMostVersions = 64 << 10;
 constexpr std::size_t kMostProgramHeaders = 256;  ///< real files have about ten
-constexpr std::size_t kMostNames = 4096;          ///< NEEDED, versions, notes
+constexpr std::size_t kMostNames = 4096;          ///< of NEEDED entries, versions and notes
 
 Error damaged(const char* what) {
   return {ErrorKind::invalid, std::string("read an ELF file: ") + what};
 }
 
-/// The part of the file, or nothing if the file does not have it or it is larger than what is sane.
+/// Returns a part of the file; empty if the file does not have it or its size is implausible.
 std::optional<std::string> part_of(int fd, std::uint64_t offset, std::uint64_t size) {
   if (size > kMostBytes ||
       offset > static_cast<std::uint64_t>(std::numeric_limits<off_t>::max()) - size)
@@ -46,7 +46,7 @@ std::optional<T> value_at(std::string_view bytes, std::size_t offset) {
   return value;
 }
 
-/// The text that begins there; empty if it has no end.
+/// Returns the text at this offset; empty if it is not terminated.
 std::string text_at(std::string_view table, std::uint64_t offset) {
   if (offset >= table.size()) return {};
   const auto end = table.find('\0', offset);
@@ -69,10 +69,10 @@ struct Elf64 {
 template <typename Class>
 class ElfReader {
  public:
-  enum class Depth { all, name };  ///< name: machine, type and soname alone, a tenth of the work
+  enum class Depth { all, name };  ///< name: machine, type and soname only, a tenth of the work
   explicit ElfReader(int fd, Depth depth = Depth::all) : fd_(fd), depth_(depth) {}
 
-  /// After read(): the functions with this prefix among the symbols that it defines.
+  /// Returns, after read(), the functions with this prefix among the symbols that it defines.
   [[nodiscard]] std::set<std::string> functions(std::string_view prefix) const {
     std::set<std::string> found;
     const std::string names =
@@ -116,7 +116,8 @@ class ElfReader {
   using Segment = typename Class::Segment;
   using Symbol = Elf64_Sym;  ///< see exported_functions()
 
-  /// The table of symbols does not say how long it is, but either hash table does.
+  /// Returns the number of symbols. The symbol table does not contain its length, but either hash
+  /// table does.
   [[nodiscard]] std::uint64_t count_of_symbols() const {
     if (tables_.hash != 0) return value_at<std::uint32_t>(bytes_at(tables_.hash, 8), 4).value_or(0);
     const std::string header = bytes_at(tables_.gnu_hash, 16);
@@ -150,7 +151,7 @@ class ElfReader {
     return {};
   }
 
-  /// Where in the file is what will be at this address, and how many bytes are there from it on.
+  /// Returns the file offset of this address, and the number of bytes available from there.
   [[nodiscard]] std::optional<std::pair<std::uint64_t, std::uint64_t>> place_of(
       std::uint64_t address) const {
     for (const auto& segment : segments_) {
@@ -163,7 +164,8 @@ class ElfReader {
     return std::nullopt;
   }
 
-  /// At most `most` bytes from this address on: tables of versions do not say how long they are.
+  /// Returns at most `most` bytes from this address on: tables of versions do not contain their
+  /// length.
   [[nodiscard]] std::string bytes_at(std::uint64_t address, std::uint64_t most) const {
     const auto place = place_of(address);
     return place ? part_of(fd_, place->first, std::min(most, place->second)).value_or("") : "";
@@ -198,10 +200,12 @@ class ElfReader {
         default: break;
       }
     }
+
     tables_.strings = strings;
     tables_.strings_size = strings_size;
-    // Programs that use much C++ have string tables of many mebibytes: only what is asked for is
-    // read.
+    // Programs with much C++ have string tables of many mebibytes, so read only the requested
+    // strings.
+    // Now the table of strings is known: read the names.
     const auto text = [&](std::uint64_t offset) {
       return offset == 0 || offset >= strings_size
                  ? std::string()
@@ -231,7 +235,7 @@ class ElfReader {
       for (unsigned i = 0; i < need->vn_cnt && ++names <= kMostNames; ++i) {
         const auto version = value_at<Elf64_Vernaux>(table, version_at);
         if (!version) return;
-        // A weak one may be missing: the loader says nothing then.
+        // A weak version may be missing: the loader does not report it.
         if ((version->vna_flags & VER_FLG_WEAK) == 0) versions.insert(text(version->vna_name));
         if (version->vna_next == 0) break;
         version_at += version->vna_next;
@@ -267,7 +271,7 @@ class ElfReader {
       if (name > bytes.size() || header->n_descsz > bytes.size() - name ||
           header->n_descsz > kLongest)
         return;
-      const auto name_size = header->n_namesz == 0 ? 0 : header->n_namesz - 1;  // with its NUL
+      const auto name_size = header->n_namesz == 0 ? 0 : header->n_namesz - 1;  // including its NUL
       file_.notes.push_back({std::string(bytes.substr(0, name_size)), header->n_type,
                              std::string(bytes.substr(name, header->n_descsz))});
       bytes.remove_prefix(std::min<std::uint64_t>(name + description, bytes.size()));
@@ -279,16 +283,16 @@ class ElfReader {
   ElfFile file_;
   std::vector<Segment> segments_;
   struct Tables {
-    std::uint64_t strings = 0, strings_size = 0, symbols = 0, hash = 0,
-                  gnu_hash = 0;  ///< addresses
+    /// addresses, and the size of the strings in bytes
+    std::uint64_t strings = 0, strings_size = 0, symbols = 0, hash = 0, gnu_hash = 0;
   } tables_;
 };
 
 constexpr unsigned char kOwnOrder =
     __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__ ? ELFDATA2LSB : ELFDATA2MSB;
 
-/// What begins every ELF file of this byte order, up to e_machine, which lies at the same place in
-/// both classes.
+/// Returns the beginning of an ELF file of this byte order, up to e_machine, whose offset is the
+/// same in both classes.
 std::optional<Elf32_Ehdr> beginning_of(int fd) {
   const auto bytes = part_of(fd, 0, offsetof(Elf32_Ehdr, e_version));
   if (!bytes || !bytes->starts_with(ELFMAG)) return std::nullopt;
@@ -299,7 +303,7 @@ std::optional<Elf32_Ehdr> beginning_of(int fd) {
 
 bool is_digit(char c) { return c >= '0' && c <= '9'; }
 
-/// Takes a number without leading zeros off the front.
+/// Removes a number at the start of `text`, and returns it without leading zeros.
 std::string_view take_number(std::string_view& text) {
   while (text.size() > 1 && text[0] == '0' && is_digit(text[1])) text.remove_prefix(1);
   const auto end = std::find_if_not(text.begin(), text.end(), is_digit);
@@ -321,7 +325,8 @@ Result<ElfFile> read_elf(int fd) {
 std::set<std::string> exported_functions(int fd, std::string_view prefix) {
   const auto beginning = beginning_of(fd);
   if (!beginning) return {};
-  if (beginning->e_ident[EI_CLASS] != ELFCLASS64) return {};  // nobody compares an MPI of 32 bits
+  // Libraries of 32 bits are never compared.
+  if (beginning->e_ident[EI_CLASS] != ELFCLASS64) return {};
   ElfReader<Elf64> reader(fd, ElfReader<Elf64>::Depth::name);
   return reader.read() ? reader.functions(prefix) : std::set<std::string>();
 }

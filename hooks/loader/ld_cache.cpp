@@ -9,6 +9,7 @@
 #include <iterator>
 
 #include "base/file.hpp"
+#include "base/text.hpp"
 
 namespace spc {
 namespace {
@@ -22,27 +23,16 @@ constexpr std::size_t kOldEntrySize = 12;
 constexpr std::uint32_t kExtensionMagic = 0xeaa42174;
 enum ExtensionTag : std::uint32_t { tag_generator = 0, tag_glibc_hwcaps = 1 };
 
-constexpr std::size_t kMostCacheBytes =
-    16 << 20;                               ///< a machine with everything installed has one or two
-constexpr std::size_t kLongestText = 4096;  ///< a path, PATH_MAX
+/// Limit of a cache's size. A machine with everything installed has one or two MiB.
+constexpr std::size_t kMostCacheBytes = 16 << 20;
+constexpr std::size_t kLongestText = 4096;  ///< bytes of a path, PATH_MAX
 constexpr std::size_t kMostHwcaps = 256;
 
 Error damaged_cache(const char* what) {
   return {ErrorKind::invalid, std::string("read ld.so.cache: ") + what};
 }
 
-std::uint32_t number_at(std::string_view bytes, std::size_t offset) {
-  std::uint32_t value = 0;
-  std::memcpy(&value, bytes.data() + offset, sizeof value);
-  return value;
-}
-
-template <typename T>
-void append(std::string& bytes, T value) {
-  bytes.append(reinterpret_cast<const char*>(&value), sizeof value);
-}
-
-/// The text at this offset of the file, which must end within it.
+/// Returns the text at this offset of the file, which must end within it.
 std::optional<std::string_view> cache_text_at(std::string_view file, std::size_t offset) {
   if (offset >= file.size()) return std::nullopt;
   const std::size_t most = std::min(kLongestText, file.size() - offset);
@@ -52,13 +42,13 @@ std::optional<std::string_view> cache_text_at(std::string_view file, std::size_t
       offset, static_cast<std::size_t>(static_cast<const char*>(end) - file.data()) - offset);
 }
 
-/// The part with the current format, to whose beginning all offsets relate.
+/// Returns the part with the current format. All offsets are relative to its beginning.
 std::string_view current_part(std::string_view file) {
   if (file.starts_with(kMagic)) return file;
   if (!file.starts_with(kOldMagic) || file.size() < kOldHeaderSize) return {};
   const std::size_t end = kOldHeaderSize + std::size_t{number_at(file, 12)} * kOldEntrySize;
-  for (const std::size_t alignment :
-       {8U, 4U}) {  // four where the compiler of 32 bits made ldconfig
+  // The alignment is four if a 32-bit compiler built ldconfig.
+  for (const std::size_t alignment : {8U, 4U}) {
     const std::size_t begin = (end + alignment - 1) & ~(alignment - 1);
     if (begin < file.size() && file.substr(begin).starts_with(kMagic)) return file.substr(begin);
   }
@@ -67,7 +57,7 @@ std::string_view current_part(std::string_view file) {
 
 bool is_decimal(char c) { return c >= '0' && c <= '9'; }
 
-/// As the loader reads it: in 32 bits, wherever that leads.
+/// Parses digits like the loader: in 32 bits, with overflow.
 std::int32_t take_digits(std::string_view& text) {
   std::uint32_t value = 0;
   for (; !text.empty() && is_decimal(text[0]); text.remove_prefix(1))
@@ -84,18 +74,18 @@ std::vector<LdCache::Entry> sorted(std::vector<LdCache::Entry> entries) {
   return entries;
 }
 
-/// The texts of a cache that is written, which lie behind its entries.
+/// The texts of a written cache, which follow its entries.
 class CacheTexts {
  public:
   explicit CacheTexts(std::size_t begin) : begin_(begin) {}
 
-  /// Returns the offset in the file.
+  /// Returns the text's offset in the file.
   std::uint32_t add(std::string_view text) {
     const std::uint32_t offset = end();
     bytes_.append(text) += '\0';
     return offset;
   }
-  /// Fills up to a multiple of four, and returns the offset of what comes next.
+  /// Pads to a multiple of four, and returns the offset of the next text.
   std::uint32_t align() {
     bytes_.resize((begin_ + bytes_.size() + 3) / 4 * 4 - begin_);
     return end();
@@ -113,7 +103,7 @@ class CacheTexts {
   std::string bytes_;
 };
 
-/// The directory of extensions and what it names; `hwcaps`: offsets of their names.
+/// Returns the directory of extensions and their content. `hwcaps`: offsets of their names.
 std::string extensions_text(std::uint32_t begin, const std::vector<std::uint32_t>& hwcaps,
                             const std::string& generator) {
   constexpr std::uint32_t kDirectorySize = 8 + 2 * 16;
@@ -121,14 +111,14 @@ std::string extensions_text(std::uint32_t begin, const std::vector<std::uint32_t
   const auto hwcaps_size = static_cast<std::uint32_t>(4 * hwcaps.size());
   const auto generator_size = static_cast<std::uint32_t>(generator.size());
   std::string text;
-  append(text, kExtensionMagic);
-  append(text, std::uint32_t{2});
+  append_number(text, kExtensionMagic);
+  append_number(text, std::uint32_t{2});
   for (const std::uint32_t value :
        {std::uint32_t{tag_generator}, 0U, hwcaps_begin + hwcaps_size, generator_size,
         std::uint32_t{tag_glibc_hwcaps}, 0U, hwcaps_begin, hwcaps_size}) {
-    append(text, value);
+    append_number(text, value);
   }
-  for (const std::uint32_t name : hwcaps) append(text, name);
+  for (const std::uint32_t name : hwcaps) append_number(text, name);
   return text + generator;
 }
 
@@ -177,7 +167,7 @@ Result<LdCache> LdCache::parse(std::string bytes) {
   cache.bytes_ = std::make_unique<const std::string>(std::move(bytes));
   const std::string_view file = current_part(*cache.bytes_);
   if (file.size() < kHeaderSize) return damaged_cache("no table of a known format");
-  // Releases before 2.33 say nothing of the byte order (0), others 2 for little-endian.
+  // Releases before 2.33 do not record the byte order (0), others write 2 for little-endian.
   constexpr unsigned kOwnByteOrder = __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__ ? 2 : 3;
   const unsigned order = static_cast<unsigned char>(file[28]) & 3U;
   if (order != 0 && order != kOwnByteOrder) return damaged_cache("wrong byte order");
@@ -193,9 +183,8 @@ Result<LdCache> LdCache::parse(std::string bytes) {
     // Many entries may share one long text.
     all_texts += soname->size() + path->size();
     if (all_texts > kMostCacheBytes) return damaged_cache("names too long");
-    Entry entry{*soname, *path, number_at(file, at), number_at(file, at + 12), 0};
-    std::memcpy(&entry.hwcap, file.data() + at + 16, sizeof entry.hwcap);
-    cache.entries_.push_back(entry);
+    cache.entries_.push_back({*soname, *path, number_at(file, at), number_at(file, at + 12),
+                              number_at<std::uint64_t>(file, at + 16)});
   }
   if (!std::is_sorted(cache.entries_.begin(), cache.entries_.end(), comes_before))
     cache.entries_ = sorted(std::move(cache.entries_));
@@ -203,7 +192,8 @@ Result<LdCache> LdCache::parse(std::string bytes) {
   return cache;
 }
 
-/// A directory of sections: u32 magic, u32 count, then for each u32 tag, flags, offset, size.
+/// Parses a directory of sections: u32 magic, u32 count, then for each u32 tag, flags, offset,
+/// size.
 Result<void> LdCache::parse_extensions(std::string_view file) {
   const std::size_t begin = number_at(file, 32);
   if (begin == 0) return {};
@@ -271,7 +261,7 @@ void LdCache::add_last(std::string soname, std::string path, std::uint32_t flags
 std::vector<LdCache::Entry> LdCache::all_entries() const {
   const auto first = sorted(first_);
   const auto last = sorted(last_);
-  // Of equal sonames those of the first range come first.
+  // If sonames are equal, the entries of the first range precede.
   std::vector<Entry> with_first, all;
   std::ranges::merge(first, entries_, std::back_inserter(with_first), comes_before);
   std::ranges::merge(with_first, last, std::back_inserter(all), comes_before);
@@ -289,11 +279,11 @@ std::string LdCache::serialize() const {
     const auto inside = static_cast<std::uint32_t>(entry.path.size() - entry.soname.size());
     const std::uint32_t soname =
         entry.path.ends_with(entry.soname) ? path + inside : texts.add(entry.soname);
-    append(entries, entry.flags);
-    append(entries, soname);
-    append(entries, path);
-    append(entries, entry.os_version);
-    append(entries, entry.hwcap);
+    append_number(entries, entry.flags);
+    append_number(entries, soname);
+    append_number(entries, path);
+    append_number(entries, entry.os_version);
+    append_number(entries, entry.hwcap);
   }
   std::vector<std::uint32_t> hwcaps;
   for (const std::string& name : hwcaps_) hwcaps.push_back(texts.add(name));
@@ -306,10 +296,10 @@ std::string LdCache::serialize() const {
 
   std::string file(kMagic);
   file.reserve(texts.end());
-  append(file, static_cast<std::uint32_t>(all.size()));
-  append(file, texts_size);
-  append(file, std::uint32_t{__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__ ? 2 : 3 << 24});
-  append(file, extensions_begin);
+  append_number(file, static_cast<std::uint32_t>(all.size()));
+  append_number(file, texts_size);
+  append_number(file, std::uint32_t{__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__ ? 2 : 3 << 24});
+  append_number(file, extensions_begin);
   file.resize(kHeaderSize);
   return file + entries + texts.bytes();
 }

@@ -15,46 +15,46 @@
 namespace spc {
 
 /// The table with which glibc's loader finds a library by soname: /etc/ld.so.cache (glibc:
-/// sysdeps/generic/dl-cache.h). An image's file can contain anything, so there are limits; a file
-/// beyond them is not a cache.
+/// sysdeps/generic/dl-cache.h). An image's file can contain anything, so there are limits, and a
+/// file beyond them is refused.
 ///
 /// The format understood by all releases since 2.2: a header of 48 bytes, `glibc-ld.so.cache1.1`,
 /// then entries of 24 bytes in descending order of sonames, then strings, and since 2.33
-/// extensions. Releases before 2.32 wrote another table, from the time of libc5, before it; that
-/// one is skipped and not written.
+/// extensions. Releases before 2.32 wrote a table for libc5 before it. That table is skipped and
+/// not written.
 class LdCache {
  public:
   struct Entry {
     std::string_view soname, path;  ///< strings of the cache; valid as long as the cache
     std::uint32_t flags = 0;        ///< architecture and C library, see cache_flags_of()
     std::uint32_t os_version = 0;
-    std::uint64_t hwcap = 0;  ///< for which processors, or an index into glibc_hwcaps()
+    std::uint64_t hwcap = 0;  ///< the required processors, or an index into glibc_hwcaps()
   };
 
   LdCache() = default;
   static Result<LdCache> parse(std::string bytes);
-  /// From an untrusted file: one that is not a regular file is ErrorKind::invalid. The caller owns
-  /// the descriptor.
+  /// Reads an untrusted file: ErrorKind::invalid if it is not a regular file. The caller owns the
+  /// descriptor.
   static Result<LdCache> read(int fd);
 
-  /// The file's entries in order, without removed ones: descending; the first of equal sonames
-  /// wins.
+  /// Returns the file's entries in order (descending), without removed ones. Of equal sonames the
+  /// loader uses the first.
   [[nodiscard]] const std::vector<Entry>& entries() const { return entries_; }
-  /// Those of a soname, in the loader's order.
+  /// Returns the entries of a soname, in the loader's order.
   [[nodiscard]] std::span<const Entry> of_soname(std::string_view soname) const;
-  /// The first entry of this soname and architecture; empty if none.
+  /// Returns the first entry of this soname and architecture; nullptr if there is none.
   [[nodiscard]] const Entry* find(std::string_view soname, std::uint32_t flags) const;
-  /// Directories of optimized variants, by the index in an entry's hwcap: x86-64-v3.
+  /// Returns the directories of optimized variants, by the index in an entry's hwcap: x86-64-v3.
   [[nodiscard]] const std::vector<std::string>& glibc_hwcaps() const { return hwcaps_; }
-  /// The one of the entry; empty: for all processors.
+  /// Returns the directory of the entry's variant; empty: for all processors.
   [[nodiscard]] std::string_view hwcap_of(const Entry& entry) const;
 
   void remove_if(const std::function<bool(const Entry&)>& condition);
   /// Adds a library that precedes all others of its soname except those added this way earlier.
   void add_first(std::string soname, std::string path, std::uint32_t flags);
-  /// Adds one that follows all others of its soname.
+  /// Adds a library that follows all others of its soname.
   void add_last(std::string soname, std::string path, std::uint32_t flags);
-  /// The new file: the entries read, with the additions in place.
+  /// Returns the new file: the entries read, with the additions in place.
   [[nodiscard]] std::string serialize() const;
 
  private:
@@ -62,17 +62,17 @@ class LdCache {
   Result<void> parse_extensions(std::string_view file);
   Entry owned(std::string soname, std::string path, std::uint32_t flags);
 
-  std::unique_ptr<const std::string> bytes_;  ///< of the file; at a stable address
+  std::unique_ptr<const std::string> bytes_;  ///< content of the file, at a stable address
   std::deque<std::string> added_texts_;
   std::vector<Entry> entries_, first_, last_;
   std::string generator_;
   std::vector<std::string> hwcaps_;
 };
 
-/// The entry flags accepted by the loader of this ELF architecture; empty if it is unknown.
+/// Returns the entry flags accepted by the loader of this ELF architecture; empty if it is unknown.
 std::optional<std::uint32_t> cache_flags_of(std::uint16_t machine);
 
-/// glibc's order of sonames: digit runs numerically. <0, 0, >0.
+/// Compares sonames in glibc's order: digit runs numerically. Returns <0, 0, >0.
 int compare_as_loader(std::string_view a, std::string_view b);
 
 }  // namespace spc

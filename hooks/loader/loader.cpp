@@ -1,48 +1,144 @@
 #include "hooks/loader/loader.hpp"
 
+#include <elf.h>
 #include <fcntl.h>
+#include <sys/stat.h>
 
 #include <algorithm>
+#include <array>
+#include <map>
 #include <set>
 
 #include "base/format.hpp"
+#include "base/text.hpp"
+#include "base/unique_fd.hpp"
 #include "hooks/loader/elf.hpp"
-#include "hooks/loader/image_loader.hpp"
 #include "hooks/loader/ld_cache.hpp"
 
 namespace spc {
+
+// --- image loader ---
+
+namespace {
+
+/// Paths at which programs look for their loader: psABIs for glibc, ldso/dynlink.c and the
+/// compiler's specs for musl.
+struct KnownLoader {
+  std::uint16_t machine;
+  const char* glibc;
+  const char* musl;
+  const char* musl_path;
+};
+constexpr std::array<KnownLoader, 5> kKnownLoaders{{
+    {EM_X86_64, "/lib64/ld-linux-x86-64.so.2", "/lib/ld-musl-x86_64.so.1",
+     "/etc/ld-musl-x86_64.path"},
+    {EM_AARCH64, "/lib/ld-linux-aarch64.so.1", "/lib/ld-musl-aarch64.so.1",
+     "/etc/ld-musl-aarch64.path"},
+    {EM_386, "/lib/ld-linux.so.2", "/lib/ld-musl-i386.so.1", "/etc/ld-musl-i386.path"},
+    {EM_ARM, "/lib/ld-linux-armhf.so.3", "/lib/ld-musl-armhf.so.1", "/etc/ld-musl-armhf.path"},
+    {EM_PPC64, "/lib64/ld64.so.2", "/lib/ld-musl-powerpc64le.so.1",
+     "/etc/ld-musl-powerpc64le.path"},
+}};
+
+constexpr std::size_t kMostDirectoryNames = 4096;
+
+std::set<std::string> names_in(const HookContext& context, const std::string& directory,
+                               std::string_view prefix) {
+  std::set<std::string> names;
+  DirectoryReader entries(context.open_in_image(directory.c_str(), O_RDONLY | O_DIRECTORY));
+  for (std::size_t i = 0; i < kMostDirectoryNames && entries.next(); ++i) {
+    const auto name = entries.name();
+    if (name.starts_with(prefix) && name.find(".so") != std::string_view::npos) names.emplace(name);
+  }
+  return names;
+}
+
+}  // namespace
+
+std::uint16_t machine_in_image(const HookContext& context, const std::string& path) {
+  const UniqueFd file = context.open_regular(path.c_str());
+  return file ? elf_machine_of(file.get()).value_or(0) : 0;
+}
+
+std::vector<ImageLoader> loaders_of_image(const HookContext& context) {
+  std::vector<ImageLoader> loaders;
+  for (const KnownLoader& known : kKnownLoaders) {
+    ImageLoader loader{known.machine};
+    loader.glibc = machine_in_image(context, known.glibc) == known.machine;
+    loader.musl = machine_in_image(context, known.musl) == known.machine;
+    loader.musl_path = known.musl_path;
+    if (loader.glibc || loader.musl) loaders.push_back(loader);
+  }
+  return loaders;
+}
+
+const std::vector<std::string>& default_library_directories(std::uint16_t machine) {
+  static const std::map<std::uint16_t, std::vector<std::string>> directories{
+      {EM_X86_64,
+       {"/lib/x86_64-linux-gnu", "/usr/lib/x86_64-linux-gnu", "/lib64", "/usr/lib64", "/lib",
+        "/usr/lib"}},
+      {EM_AARCH64,
+       {"/lib/aarch64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/lib64", "/usr/lib64", "/lib",
+        "/usr/lib"}},
+      {EM_386, {"/lib/i386-linux-gnu", "/usr/lib/i386-linux-gnu", "/lib", "/usr/lib"}}};
+  static const std::vector<std::string> otherwise{"/lib", "/usr/lib"};
+  const auto found = directories.find(machine);
+  return found == directories.end() ? otherwise : found->second;
+}
+
+std::vector<ImageLibrary> libraries_in(const HookContext& context, const std::string& directory,
+                                       std::string_view prefix) {
+  std::map<std::pair<std::uint16_t, std::string>, std::string> found;
+  for (const std::string& name : names_in(context, directory, prefix)) {
+    const UniqueFd file = context.open_regular((directory + "/" + name).c_str());
+    if (!file) continue;
+    const auto elf = read_elf(file.get());
+    if (!elf || elf->type != ET_DYN) continue;
+    std::string& path = found[{elf->machine, elf->soname.empty() ? name : elf->soname}];
+    // Use the file whose name is the soname, as the loader does, otherwise the newest.
+    if (path.empty() || name == elf->soname ||
+        (path != elf->soname && compare_versions(name, path) > 0))
+      path = name;
+  }
+  std::vector<ImageLibrary> libraries;
+  for (const auto& [key, name] : found)
+    libraries.push_back({key.second, directory + "/" + name, key.first});
+  return libraries;
+}
+
+// --- loader ---
+
 namespace {
 
 constexpr char kCache[] = "/etc/ld.so.cache";
 constexpr char kFirst[] = "/usr/lib/spank-container/first";
 constexpr char kLast[] = "/usr/lib/spank-container/last";
-// ldconfig reads them in the order of their names, and of equal sonames keeps the first.
+// ldconfig reads these files in the order of their names, and keeps the first of equal sonames.
 constexpr char kFirstConfiguration[] = "/etc/ld.so.conf.d/00-spank-container.conf";
 constexpr char kLastConfiguration[] = "/etc/ld.so.conf.d/zz-spank-container.conf";
-constexpr char kAdded[] =
-    "/usr/lib/spank-container/added";  ///< what a start has added, a path a line
+/// additions of a start, one path per line
+constexpr char kAdded[] = "/usr/lib/spank-container/added";
 
 std::string name_of(const std::string& path) { return path.substr(path.rfind('/') + 1); }
 std::string beside(const std::string& path, const std::string& name) {
   return path.substr(0, path.rfind('/') + 1) + name;
 }
 
-/// A library and where its soname is found.
-struct Wanted {
+/// A library, and the path at which its soname is found.
+struct CachedLibrary {
   std::string soname, path;
   std::uint16_t machine;
   bool before;
 };
 
-/// The paths that an earlier start of this container added to its cache or list of directories.
+/// Returns the paths that an earlier start of this container added to its cache or list of
+/// directories.
 std::set<std::string, std::less<>> added_earlier(const HookContext& context) {
   std::set<std::string, std::less<>> paths;
   const auto text = context.image_file(kAdded);
   for (std::string_view rest = text ? std::string_view(*text) : std::string_view();
        !rest.empty();) {
-    const std::string_view line = rest.substr(0, rest.find('\n'));
-    rest.remove_prefix(std::min(line.size() + 1, rest.size()));
-    paths.emplace(line);
+    paths.emplace(next_part(rest, '\n'));
   }
   return paths;
 }
@@ -131,8 +227,9 @@ class Plan {
     add_to_cache({edit.soname, link, machine, edit.before});
   }
 
-  /// ldconfig puts what is for newer processors before everything else: there shall be one of ours,
-  /// too. Before ldconfig has run again, our entry is first in any case.
+  /// Adds a variant for each of the image's variants for newer processors, because ldconfig puts
+  /// those before all other entries. Until ldconfig runs again, this library's entry is first in
+  /// any case.
   void outdo_variants(const LibraryEdit& edit, std::uint16_t machine) {
     for (const LdCache::Entry& entry : cache_.of_soname(edit.soname)) {
       const std::string name(cache_.hwcap_of(entry));
@@ -144,7 +241,8 @@ class Plan {
     }
   }
 
-  /// Also where the cache does not say so: the loader looks into some directories after it.
+  /// Returns whether the image has the library, in the cache or in the directories that the loader
+  /// searches after it.
   [[nodiscard]] bool image_has(const std::string& soname, std::uint16_t machine) const {
     if (const auto flags = cache_flags_of(machine); flags && cache_.find(soname, *flags) != nullptr)
       return true;
@@ -154,10 +252,10 @@ class Plan {
     });
   }
 
-  void add_to_cache(Wanted library) {
+  void add_to_cache(CachedLibrary library) {
     const auto flags = cache_flags_of(library.machine);
     if (!flags) return;
-    // An entry of the image that is the same is moved, and stays with the container.
+    // If the image has an identical entry, it is moved, and not removed at the next start.
     const auto of_image = cache_.of_soname(library.soname);
     const auto is_it = [&](const LdCache::Entry& entry) {
       return entry.path == library.path && entry.soname == library.soname && entry.flags == *flags;
@@ -182,8 +280,8 @@ class Plan {
     edits_.files.push_back({kCache, cache_.serialize()});
   }
 
-  /// Directories that end in a line or a colon. An empty or missing file is not the same: without
-  /// it musl has a list of its own.
+  /// Writes the directories, each ended by a line end or a colon. Writes a file even if the list is
+  /// empty: without the file, musl uses a list of its own.
   void write_musl_path(const ImageLoader& loader) {
     std::string image = "/lib:/usr/local/lib:/usr/lib";
     if (auto text = context_.image_file(loader.musl_path.c_str(), 64 << 10)) {
@@ -202,7 +300,7 @@ class Plan {
     edits_.files.push_back({loader.musl_path, list_with_ours(image) + "\n"});
   }
 
-  /// `directories` with those of ours before and behind them.
+  /// Returns `directories` with the hooks' directories before and after them.
   [[nodiscard]] std::string list_with_ours(const std::string& directories) const {
     std::string list;
     const auto add = [&](const std::string& directory) {
@@ -220,13 +318,14 @@ class Plan {
     return list;
   }
 
-  /// For a loader of which nothing is known. There is no way to be after what it knows.
+  /// Sets LD_LIBRARY_PATH for an unknown loader. That variable cannot name directories that are
+  /// searched after the loader's own.
   void set_variable() {
     const std::string list = list_with_ours("");
     if (!list.empty()) edits_.environment.prepend["LD_LIBRARY_PATH"] = list;
   }
 
-  /// For the next start of this container.
+  /// Records the additions for the next start of this container.
   void remember() {
     std::sort(added_.begin(), added_.end());
     added_.erase(std::unique(added_.begin(), added_.end()), added_.end());
@@ -235,7 +334,7 @@ class Plan {
     edits_.files.push_back({kAdded, std::move(lines)});
   }
 
-  /// What ldconfig inside will find again.
+  /// Writes the files by which ldconfig inside finds the same libraries.
   void write_configuration() {
     std::string first = "# Libraries of the node, updated at each start of the container.\n";
     std::string last = first;

@@ -1,29 +1,190 @@
-#include "hooks/mpi/mpi_abi.hpp"
+#include <fcntl.h>
 
 #include <algorithm>
 #include <array>
 #include <iterator>
 #include <set>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "base/format.hpp"
 #include "base/text.hpp"
-#include "hooks/libraries/host_library.hpp"
-#include "hooks/libraries/library_fit.hpp"
+#include "hooks/hook.hpp"
+#include "hooks/libraries/libraries.hpp"
 #include "hooks/loader/elf.hpp"
-#include "hooks/loader/image_loader.hpp"
-#include "hooks/mpi/mpi_places.hpp"
+#include "hooks/loader/loader.hpp"
+#include "hooks/mpi/mpi_hooks.hpp"
 
 namespace spc {
+
+// --- mpi places ---
+
+namespace {
+
+constexpr std::array<std::string_view, 18> kInstallDirectories{
+    "INSTALL_PREFIX", "PREFIX",  "EXEC_PREFIX", "BINDIR",         "SBINDIR",       "LIBEXECDIR",
+    "DATAROOTDIR",    "DATADIR", "SYSCONFDIR",  "SHAREDSTATEDIR", "LOCALSTATEDIR", "LIBDIR",
+    "INCLUDEDIR",     "INFODIR", "MANDIR",      "PKGDATADIR",     "PKGLIBDIR",     "PKGINCLUDEDIR"};
+
+bool is_directory_of(std::string_view package, std::string_view name) {
+  return name.starts_with(package) &&
+         std::ranges::find(kInstallDirectories, name.substr(package.size())) !=
+             kInstallDirectories.end();
+}
+
+}  // namespace
+
+bool is_place_of_pmix(std::string_view name) { return is_directory_of("PMIX_", name); }
+
+bool is_place_of_mpi(std::string_view name) {
+  constexpr std::array<std::string_view, 5> kOthers{
+      "OMPI_MCA_mca_base_component_path", "PMIX_MCA_mca_base_component_path", "I_MPI_ROOT",
+      "I_MPI_PMI_LIBRARY", "UCX_MODULE_DIR"};
+  return is_place_of_pmix(name) || is_directory_of("OPAL_", name) ||
+         is_directory_of("PRTE_", name) || std::ranges::find(kOthers, name) != kOthers.end();
+}
+
+void unset_places_outside(const HookContext& context, Edits& edits) {
+  if (!context.open_in_image) return;
+  std::vector<std::string> names;
+  for (const auto& [name, value] : context.environment) {
+    if (!is_place_of_mpi(name) || context.of_image(name) != nullptr) continue;
+    const std::string* of_job = context.of_job(name);
+    const std::string first = value.substr(0, value.find(':'));
+    if (of_job == nullptr || *of_job != value || !first.starts_with('/') ||
+        context.open_in_image(first.c_str(), O_PATH))
+      continue;
+    edits.environment.unset.insert(name);
+    names.push_back(name);
+  }
+  if (!names.empty())
+    edits.notes.push_back(
+        formatted("of an MPI of the host that the container does not have: {} {} unset",
+                  joined(names, ", "), names.size() == 1 ? "is" : "are"));
+}
+
+// --- image mpi ---
+
+namespace {
+
+constexpr char kIntelMpi[] = "/opt/intel/oneapi/mpi/latest";
+
+constexpr std::array<const char*, 26> kMpiDirectories{"/usr/lib/x86_64-linux-gnu",
+                                                      "/usr/lib/aarch64-linux-gnu",
+                                                      "/usr/lib64",
+                                                      "/usr/lib",
+                                                      "/usr/local/lib",
+                                                      "/usr/local/lib64",
+                                                      "/usr/local/mpi/lib",
+                                                      "/opt/hpcx/ompi/lib",
+                                                      "/usr/lib64/openmpi/lib",
+                                                      "/usr/lib64/mpich/lib",
+                                                      "/opt/amazon/openmpi/lib",
+                                                      "/opt/amazon/openmpi/lib64",
+                                                      "/opt/amazon/openmpi5/lib",
+                                                      "/opt/amazon/openmpi5/lib64",
+                                                      "/opt/openmpi/lib",
+                                                      "/opt/mpich/lib",
+                                                      "/opt/intel/oneapi/mpi/latest/lib",
+                                                      "/opt/intel/oneapi/mpi/latest/lib/release",
+                                                      "/usr/lib/x86_64-linux-gnu/openmpi/lib",
+                                                      "/usr/lib/aarch64-linux-gnu/openmpi/lib",
+                                                      "/usr/lib64/mpi/gcc/openmpi4/lib64",
+                                                      "/usr/lib64/mpi/gcc/openmpi5/lib64",
+                                                      "/usr/lib64/mpi/gcc/mpich/lib64",
+                                                      "/usr/lib64/mpi/gcc/mvapich2/lib64",
+                                                      "/opt/conda/lib",
+                                                      "/opt/cray/pe/lib64"};
+
+bool is_there(const HookContext& context, const std::string& directory, std::string_view name) {
+  return static_cast<bool>(
+      context.open_in_image((directory + "/" + std::string(name)).c_str(), O_PATH));
+}
+
+/// Returns whether the cache contains the name. A name ends with a NUL. The NUL of another name or,
+/// at the end of a path, a slash precedes it.
+bool in_cache(std::string_view cache, std::string_view soname) {
+  const std::string name = std::string(soname) + '\0';
+  for (auto at = cache.find(name); at != std::string_view::npos; at = cache.find(name, at + 1)) {
+    if (at > 0 && (cache[at - 1] == '\0' || cache[at - 1] == '/')) return true;
+  }
+  return false;
+}
+
+/// Returns the directories of an image's LD_LIBRARY_PATH.
+std::vector<std::string> listed_directories(const HookContext& context) {
+  const std::string* listed = context.of_image("LD_LIBRARY_PATH");
+  auto directories = parts_of(listed == nullptr ? "" : *listed, ':');
+  std::erase_if(directories,
+                [](const std::string& directory) { return !directory.starts_with('/'); });
+  return directories;
+}
+
+bool image_has(const HookContext& context, const std::string& cache, std::string_view soname) {
+  const auto has = [&](const std::string& directory) {
+    return is_there(context, directory, soname);
+  };
+  return in_cache(cache, soname) || std::ranges::any_of(kMpiDirectories, has) ||
+         std::ranges::any_of(listed_directories(context), has);
+}
+
+std::string cache_of(const HookContext& context) {
+  return context.image_file("/etc/ld.so.cache", 4 << 20).value_or("");
+}
+
+}  // namespace
+
+bool image_has_library(const HookContext& context, std::string_view soname) {
+  return context.open_in_image && image_has(context, cache_of(context), soname);
+}
+
+ImageMpi ImageMpi::of(const HookContext& context) {
+  ImageMpi mpi;
+  if (!context.open_in_image) return mpi;
+  const std::string cache = cache_of(context);
+  mpi.open_mpi = image_has(context, cache, "libmpi.so.40");
+  mpi.mpich =
+      image_has(context, cache, "libmpi.so.12") || image_has(context, cache, "libmpich.so.12");
+  mpi.open_mpi_5 = mpi.open_mpi && image_has(context, cache, "libopen-pal.so.80");
+  mpi.pmix = image_has(context, cache, "libpmix.so.2");
+  mpi.pmi2 = image_has(context, cache, "libpmi2.so.0");
+  mpi.cray_pmi =
+      image_has(context, cache, "libpals.so.0") || is_there(context, "/opt/cray/pe/pmi", "");
+  return mpi;
+}
+
+bool ImageMpi::has_intel(const HookContext& context) {
+  return context.open_in_image &&
+         (context.of_image("I_MPI_ROOT") != nullptr || is_there(context, kIntelMpi, ""));
+}
+
+bool ImageMpi::open_mpi_has_pmi2(const HookContext& context) {
+  auto directories = listed_directories(context);
+  directories.insert(directories.end(), kMpiDirectories.begin(), kMpiDirectories.end());
+  if (const std::string* prefix = context.of_image("OPAL_PREFIX"))
+    directories.push_back(*prefix + "/lib");
+  bool known = false;
+  for (const std::string& directory : directories) {
+    for (const char* components : {"/openmpi", "/openmpi3"}) {  // Debian's is the second
+      if (is_there(context, directory + components, "mca_pmix_s2.so")) return true;
+      known = known || is_there(context, directory + components, "mca_pml_ob1.so");
+    }
+  }
+  return !known && image_has_library(context, "libpmi2.so.0");
+}
+
+// --- mpi abi ---
+
 namespace {
 
 constexpr char kMpiDirectory[] = "/usr/lib/spank-container/mpi/";
-constexpr char kMpiFallbacks[] =
-    "/usr/lib/spank-container/mpi/fallback/";  ///< not for LD_LIBRARY_PATH
-constexpr char kRemembered[] = "library ";     ///< before the number of one
+/// not in LD_LIBRARY_PATH
+constexpr char kMpiFallbacks[] = "/usr/lib/spank-container/mpi/fallback/";
+constexpr char kRemembered[] = "library ";  ///< prefix of a library's number
 constexpr char kImagesOwn[] = "--container-mpi=image keeps the image's MPI";
 
-/// Debian and Ubuntu call the libraries of MPICH by other names, which their programs then need.
+/// Returns the Debian and Ubuntu name of a library of MPICH, which their programs need.
 std::string other_name_of(std::string_view linker_name) {
   constexpr std::array<std::pair<std::string_view, std::string_view>, 3> kNames{
       {{"libmpi.so", "libmpich.so"},
@@ -40,13 +201,9 @@ bool wants_host_mpi(const HookContext& context) {
   return (context.mpi.empty() ? context.setting("mpi", "image") : context.mpi) == "host";
 }
 
-/// SRC[:DST[:FLAGS]] as in `mounts`, with the flags ro and nofail.
+/// Parses SRC[:DST[:FLAGS]] as in `mounts`, with the flags ro and nofail.
 MountEdit mount_of(std::string_view text) {
-  const auto take = [&](char separator) {
-    const std::string part(text.substr(0, text.find(separator)));
-    text.remove_prefix(std::min(part.size() + 1, text.size()));
-    return part;
-  };
+  const auto take = [&](char separator) { return std::string(next_part(text, separator)); };
   MountEdit mount;
   mount.source = take(':');
   mount.target = text.starts_with('/') ? take(':') : mount.source;
@@ -63,8 +220,8 @@ std::string place_of(const HostLibrary& library) {
   return (library.fallback ? kMpiFallbacks : kMpiDirectory) + library.file_name();
 }
 
-/// `ours` and those of 99-fabric, which come into the same container. One that cannot be read is
-/// not given; the hook says so.
+/// Returns a clash between `ours` and the libraries of 99-fabric, which are mounted in the same
+/// container. Ignores libraries that cannot be read: 99-fabric does not mount and reports them.
 [[gnu::cold]] std::string clash_with_fabric(const HookContext& context,
                                             std::vector<HostLibrary> ours) {
   if (std::string clash = clash_of(ours); !clash.empty()) return clash;
@@ -87,6 +244,8 @@ std::string place_of(const HostLibrary& library) {
         kImagesOwn);
     return edits;
   }
+
+  // Requests the mount of one library and remembers its properties for `create`.
   enum class Role { replaces, dependency, fallback };
   const bool compares_functions =
       abi_level_of(context.setting("mpi_abi", "full")) == AbiLevel::major;
@@ -106,6 +265,7 @@ std::string place_of(const HostLibrary& library) {
     edits.mounts.push_back({library.source, target});
     return {};
   };
+
   for (const std::string& path : libraries)
     SPC_TRY_DURING("mpi_libraries", add(path, Role::replaces));
   for (const std::string& path : context.settings_of("mpi_dependencies"))
@@ -118,7 +278,7 @@ std::string place_of(const HostLibrary& library) {
   return edits;
 }
 
-/// What decides whether the node's libraries can be used in this image, and says why not.
+/// Decides whether the node's libraries can be used in this image, and reports why not.
 class Judge {
  public:
   Judge(const HookContext& context, const std::vector<HostLibrary>& libraries)
@@ -127,7 +287,7 @@ class Judge {
         fit_(context, "mpi_dependencies", !context.settings_of("mpi_mounts").empty()),
         image_(fit_.image()) {}
 
-  /// Whether the image has an MPI, of whatever ABI.
+  /// Returns whether the image has an MPI of any ABI.
   [[nodiscard]] bool image_has_mpi() const {
     return !mpi_of_image().empty() ||
            std::ranges::any_of(libraries_, [&](const HostLibrary& library) {
@@ -136,7 +296,7 @@ class Judge {
            });
   }
 
-  /// The first reason against it; empty: there is none, and `edits` has the libraries.
+  /// Returns the first reason not to use the node's MPI. If it is empty, `edits` has the libraries.
   [[gnu::cold]] std::string reason_against(Edits& edits) {
     const LibraryFit::Choice choice = fit_.choose(libraries_);
     for (const auto& [library, misfit] : choice.left_out) {
@@ -163,7 +323,7 @@ class Judge {
     return !library.dependency && !library.fallback;
   }
 
-  /// The soname of the image's MPI library; empty: it has none.
+  /// Returns the soname of the image's MPI library; empty if it has none.
   [[nodiscard]] std::string mpi_of_image() const {
     for (const char* name : {"libmpi.so", "libmpich.so"}) {
       for (const HostLibrary& library : libraries_) {
@@ -174,7 +334,8 @@ class Judge {
     return {};
   }
 
-  /// Cray's own libmpi_gnu_123.so.12 beside the image's MPI would be found by no program.
+  /// Returns the reason not to use libraries of which none replaces the image's MPI, such as Cray's
+  /// own libmpi_gnu_123.so.12: no program would find them.
   [[nodiscard]] std::string none_replaces(const std::string& mpi) const {
     return formatted(
         "none of mpi_libraries replaces the image's {}: the node's {} has another name"
@@ -247,8 +408,8 @@ class Judge {
     return "";
   }
 
-  /// Those of the image's library that the node's lacks, by name: which they are tells whether a
-  /// program needs one.
+  /// Returns the functions of the image's library that the node's lacks, by name, so that users can
+  /// tell whether a program needs one.
   [[nodiscard]] std::string functions_lost(const HostLibrary& library,
                                            const std::string& replaced) const {
     constexpr std::size_t kNamed = 4;
@@ -263,7 +424,7 @@ class Judge {
                      more == 0 ? "" : formatted(" or {} more", more));
   }
 
-  /// The image's own programs get this library, too.
+  /// Warns that the image's own programs get this library as well, if it is older than the image's.
   void note_newer(const HostLibrary& library, Edits& edits) {
     const auto lost = fit_.lost_with(library);
     if (lost.empty()) return;
@@ -283,8 +444,9 @@ class Judge {
   ImageLibraries& image_;
 };
 
-/// Where the image's MPI finds its own files: wrong for the node's MPI, which would load the
-/// image's components. The job's values belong to the node's. mpi_env has the last word.
+/// Corrects variables with the paths of the image's MPI: the node's MPI would load the image's
+/// components. If the job has such a variable, its value is used, because it belongs to the node's
+/// MPI. mpi_env has precedence.
 [[gnu::cold]] void correct_environment(const HookContext& context, Edits& edits) {
   auto& environment = edits.environment;
   for (const auto& [name, value] : context.image) {
@@ -304,7 +466,7 @@ class Judge {
   }
 }
 
-/// Fallbacks that the image does not need.
+/// Drops fallbacks that the image does not need.
 void drop_unused(Edits& edits) {
   for (MountEdit& mount : edits.mounts) {
     const auto is_it = [&](const LibraryEdit& library) { return library.path == mount.target; };
@@ -321,21 +483,21 @@ void drop_unused(Edits& edits) {
     libraries.push_back(HostLibrary::parse(found->second));
   }
   Judge judge(context, libraries);
-  if (context.mpi.empty() &&
-      !judge.image_has_mpi()) {  // the site's word is for all images, with MPI or without
+  // The site's setting applies to all images, with MPI or without.
+  if (context.mpi.empty() && !judge.image_has_mpi()) {
     for (MountEdit& mount : edits.mounts) mount.target.clear();
     edits.notes.emplace_back(
         "the image has no MPI; the node's is added only with --container-mpi=host");
     return {};
   }
   edits.refusal = printable(judge.reason_against(edits));
-  // Names of the image's files are in them.
+  // Notes contain names of the image's files, so escape them.
   for (std::string& note : edits.notes) note = printable(note);
   for (std::string& warning : edits.warnings) warning = printable(warning);
   if (!edits.refusal.empty()) return {};
   drop_unused(edits);
   correct_environment(context, edits);
-  // The loader looks there before it looks into the cache.
+  // The loader searches LD_LIBRARY_PATH before the cache.
   if (const std::string* path = context.of_image("LD_LIBRARY_PATH");
       path != nullptr && !path->empty()) {
     edits.environment.prepend["LD_LIBRARY_PATH"] =

@@ -1,5 +1,3 @@
-#include "hooks/mpi/slurm_pmi.hpp"
-
 #include <fcntl.h>
 #include <unistd.h>
 
@@ -9,14 +7,109 @@
 
 #include "base/format.hpp"
 #include "base/process/child.hpp"
+#include "hooks/hook.hpp"
+#include "hooks/libraries/libraries.hpp"
 #include "hooks/loader/elf.hpp"
-#include "hooks/mpi/image_mpi.hpp"
-#include "hooks/mpi/mpi_places.hpp"
-#include "hooks/mpi/node_pmi.hpp"
-#include "hooks/step/slurm_conf.hpp"
-#include "hooks/text.hpp"
+#include "hooks/loader/loader.hpp"
+#include "hooks/mpi/mpi_hooks.hpp"
+#include "hooks/step/allocation.hpp"
 
 namespace spc {
+
+// --- node pmi ---
+
+namespace {
+
+constexpr char kLibrary[] = "libpmi2.so.0";
+constexpr char kInside[] = "/usr/lib/spank-container/pmi/libpmi2.so.0";
+constexpr char kRememberedPmi[] = "libpmi2";
+constexpr char kVariable[] = "I_MPI_PMI_LIBRARY";
+
+/// Returns whether the image's MVAPICH2 (--with-pm=slurm --with-pmi=pmi2) or MPICH is linked with
+/// libpmi2: without the library, the image's programs do not start.
+[[gnu::cold]] bool is_linked_with_pmi2(const HookContext& context) {
+  ImageLibraries libraries(context);
+  const ElfFile* mpi = libraries.library("libmpi.so.12", own_machine());
+  return mpi != nullptr && std::ranges::find(mpi->needed, kLibrary) != mpi->needed.end();
+}
+
+/// Returns the MPI whose libpmi2.so.0 is missing in the image; empty if none is.
+std::string mpi_without_pmi2(const HookContext& context) {
+  if (image_has_library(context, kLibrary)) return {};
+  if (ImageMpi::has_intel(context)) return "Intel MPI";
+  const ImageMpi mpi = ImageMpi::of(context);
+  if (mpi.mpich && is_linked_with_pmi2(context)) return "MVAPICH2 or MPICH";
+  return mpi.open_mpi && !mpi.open_mpi_5 && ImageMpi::open_mpi_has_pmi2(context) ? "Open MPI" : "";
+}
+
+/// Returns the library's path from the job's environment, or a path where Slurm installs it.
+std::string pmi2_of_node(const HookContext& context) {
+  auto directories = default_library_directories(own_machine());
+  directories.insert(directories.end(),
+                     {"/opt/slurm/lib64", "/opt/slurm/lib", "/usr/local/lib64", "/usr/local/lib"});
+  std::vector<std::string> paths;
+  if (const std::string* said = context.of_job(kVariable);
+      said != nullptr && said->find("/libpmi2.so") != std::string::npos)
+    paths.push_back(*said);
+  for (const std::string& directory : directories) paths.push_back(directory + "/" + kLibrary);
+  const auto is_there = [&](const std::string& path) {
+    return ::access((context.host_root + path).c_str(), R_OK) == 0;
+  };
+  const auto found = std::ranges::find_if(paths, is_there);
+  return found == paths.end() ? std::string() : *found;
+}
+
+}  // namespace
+
+void offer_pmi2(const HookContext& context, Edits& edits) {
+  const std::string* type = context.of_job("SLURM_MPI_TYPE");
+  if (type == nullptr || *type != "pmi2") return;
+  const std::string path = pmi2_of_node(context);
+  if (path.empty()) return;
+  const auto library = HostLibrary::read(context.host_root, path);
+  if (!library) return;
+  edits.remembered[kRememberedPmi] = library->serialize();
+  edits.mounts.push_back({.source = library->source, .target = kInside, .optional = true});
+}
+
+void choose_pmi2(const HookContext& context, Edits& edits) {
+  const std::string* type = context.of_job("SLURM_MPI_TYPE");
+  if (type == nullptr || *type != "pmi2") return;
+  const auto remembered = edits.remembered.find(kRememberedPmi);
+  const auto drop = [&] {
+    for (MountEdit& mount : edits.mounts) {
+      if (mount.target == kInside) mount.target.clear();
+    }
+  };
+  const std::string mpi = mpi_without_pmi2(context);
+  if (mpi.empty()) return drop();
+  if (remembered == edits.remembered.end()) {
+    edits.warnings.push_back(formatted(
+        "the image has {}, which finds Slurm by libpmi2.so.0: neither the image nor the node has it"
+        " (hint: install Slurm's libpmi2 on the node)",
+        mpi));
+    return;
+  }
+  const std::vector<HostLibrary> libraries{HostLibrary::parse(remembered->second)};
+  LibraryFit fit(context, "the node's Slurm", false);
+  if (const auto choice = fit.choose(libraries); !choice.left_out.empty()) {
+    edits.warnings.push_back(
+        printable(formatted("{} cannot find Slurm: {} (hint: use an image of a newer distribution)",
+                            mpi, choice.left_out.front().second.text)));
+    return drop();
+  }
+  edits.libraries.push_back(
+      {.soname = kLibrary, .path = kInside, .before = false, .machine = libraries.front().machine});
+  edits.notes.push_back(formatted("the node's {} is added for {}", libraries.front().source, mpi));
+}
+
+void name_pmi2(const HookContext& context, Edits& edits) {
+  if (!ImageMpi::has_intel(context) || !context.open_in_image(kInside, O_PATH)) return;
+  edits.environment.defaults[kVariable] = kInside;
+}
+
+// --- slurm pmi ---
+
 namespace {
 
 constexpr char kMungeDirectory[] = "/run/munge";
@@ -46,17 +139,16 @@ bool uses_host_mpi(const HookContext& context) {
   return (context.mpi.empty() ? context.setting("mpi", "image") : context.mpi) == "host";
 }
 
-/// Whether `--mpi` was written, as far as can be told: it differs from what the site gives every
-/// step.
+/// Returns whether `--mpi` was probably given: the type differs from the site's default for steps.
 bool mpi_was_asked_for(const HookContext& context) {
   const std::string usual = slurm_setting(slurm_file(context, "slurm.conf"), "MpiDefault");
   return of_job(context, "SLURM_MPI_TYPE") != (usual.empty() ? "none" : usual);
 }
 
-/// Variables that are right for one task, or one step, only. An image that was saved from a running
-/// container may bring others; so may it bring them into a step without MPI, whose programs would
-/// then wait for a server that is not there. Tuning of PMI and libfabric (PMI_MMAP_SYNC_WAIT_TIME,
-/// FI_CXI_DEFAULT_CQ_SIZE) is the site's, the job's or the image's.
+/// Returns whether the variable is valid for one task, or one step, only. An image saved from a
+/// running container may contain such variables of another step. In a step without MPI, programs
+/// would then wait for a server that does not exist. Tuning variables of PMI and libfabric
+/// (PMI_MMAP_SYNC_WAIT_TIME, FI_CXI_DEFAULT_CQ_SIZE) belong to the site, the job or the image.
 bool belongs_to_task(std::string_view name) {
   constexpr std::array<std::string_view, 22> kPrefixes{"PMIX_",
                                                        "PMI2_",
@@ -102,8 +194,9 @@ void replace_all(std::string& text, std::string_view what, const std::string& by
     text.replace(at, what.size(), by);
 }
 
-/// Where the PMIx server of slurmstepd lets its clients have files of theirs. It tells them by a
-/// key (PMIX_NSDIR), not by a variable: slurm, src/plugins/mpi/pmix/pmixp_info.c. Empty: not known.
+/// Returns the directory for client files of slurmstepd's PMIx server; empty if unknown. The server
+/// passes it to clients as a key (PMIX_NSDIR), not as a variable: slurm,
+/// src/plugins/mpi/pmix/pmixp_info.c.
 std::string client_directory(const HookContext& context) {
   constexpr std::string_view kOfSlurm = "slurm.pmix.";
   const std::string names = of_job(context, "PMIX_NAMESPACE");  // slurm.pmix.JOB.STEP
@@ -120,8 +213,8 @@ std::string client_directory(const HookContext& context) {
          names.substr(kOfSlurm.size());
 }
 
-/// With munge in the image and its socket inside, the server hears from munge who its client is,
-/// not from the client.
+/// Returns whether munge is in the image and its socket is in the container: then munge, not the
+/// client, tells the server the client's user.
 bool can_use_munge(const HookContext& context) {
   return of_job(context, "PMIX_SECURITY_MODE").find("munge") != std::string::npos &&
          ::access((context.host_root + kMungeSocket).c_str(), F_OK) == 0;
@@ -132,8 +225,8 @@ bool server_asks_nobody(const HookContext& context) {
          of_job(context, "PMIX_MCA_psec") == "none";
 }
 
-/// Refuses what was asked for, and warns of what the site does to every step: that one may well
-/// have no MPI in it.
+/// Refuses the step if the user requested this type of --mpi. If the type is the site's default,
+/// only warns: such a step may have no MPI in it.
 void say_no(const HookContext& context, Edits& edits, const std::string& why,
             const std::string& hint) {
   if (mpi_was_asked_for(context)) {
@@ -170,11 +263,13 @@ void check_namespaces(const HookContext& context, Edits& edits) {
   }
 }
 
-/// No reason to refuse a step: its program may have no MPI in it, although the image has.
+/// Checks user IDs for a container with remapped root. Never refuses the step: its program may not
+/// use MPI, although the image has it.
 void check_root(const HookContext& context, Edits& edits, const ImageMpi& mpi) {
   if (!context.remap_root || context.uid == 0 || !is_pmix(context) || server_asks_nobody(context))
     return;
-  // Whether the node has munge was seen by `prepare`: from here on, the root is the container's.
+  // `prepare` has checked whether the node has munge. In this stage the root directory is the
+  // container's.
   const bool has_munge =
       std::ranges::find(edits.mounts, kMungeDirectory, &MountEdit::source) != edits.mounts.end();
   if (has_munge && image_has_library(context, "libmunge.so.2")) return;
@@ -212,7 +307,7 @@ Result<Edits> prepare_pmi(const HookContext& context) {
   return edits;
 }
 
-/// What the image's libraries say about the --mpi that was chosen.
+/// Compares the image's libraries with the chosen --mpi.
 void compare(const HookContext& context, const ImageMpi& mpi, Edits& edits) {
   const std::string type = of_job(context, "SLURM_MPI_TYPE");
   const bool asked = mpi_was_asked_for(context);
@@ -222,7 +317,7 @@ void compare(const HookContext& context, const ImageMpi& mpi, Edits& edits) {
         formatted("the image has {}: --mpi=pmi2 is not supported (hint: --mpi=pmix)",
                   mpi.open_mpi_5 ? "Open MPI 5, which has PMIx only" : "Open MPI without PMI-2"));
   }
-  // Cray's launcher has no PMI server: ranks find each other by Cray's own library, or not at all.
+  // Cray's launcher has no PMI server: ranks find each other only through Cray's own library.
   if (type == "cray_shasta" && (mpi.open_mpi || mpi.mpich) && !mpi.cray_pmi &&
       !uses_host_mpi(context) && context.job_number("SLURM_STEP_NUM_TASKS").value_or(0) > 1) {
     edits.warnings.emplace_back(
@@ -245,8 +340,8 @@ void compare(const HookContext& context, const ImageMpi& mpi, Edits& edits) {
 }
 
 Result<void> create_pmi(const HookContext& context, Edits& edits) {
-  // Looking for libraries takes half a millisecond; a single task without MPI has no use for what
-  // would be said.
+  // The search for libraries takes half a millisecond. A single task without MPI does not need the
+  // result.
   if (has_mpi(context) || context.job_number("SLURM_STEP_NUM_TASKS").value_or(0) > 1) {
     const ImageMpi mpi = ImageMpi::of(context);
     compare(context, mpi, edits);
@@ -268,7 +363,7 @@ void correct_variables(const HookContext& context, Edits& edits) {
   }
 }
 
-/// Of components that every PMIx has, or an exclusion.
+/// Returns whether the list has only components that every PMIx has, or is an exclusion.
 bool can_be_met(const std::string& list) {
   constexpr std::array<std::string_view, 3> kEverywhere{"none", "native", "hash"};
   const auto is_everywhere = [&](const std::string& word) {
@@ -277,8 +372,9 @@ bool can_be_met(const std::string& list) {
   return list.starts_with('^') || std::ranges::all_of(parts_of(list), is_everywhere);
 }
 
-/// A list of components is an order to have them all, which the PMIx of an image rarely has as the
-/// node's; without one, server and client agree on what both know. An image knows its own.
+/// Lets PMIx choose its components. A list of components requires all of them, and the PMIx of an
+/// image rarely has the same components as the node's. Without a list, server and client agree on
+/// common ones. A list that the image sets is kept, because it fits the image's PMIx.
 void leave_choice_to_pmix(const HookContext& context, Edits& edits) {
   for (const char* name : {"PMIX_MCA_psec", "PMIX_MCA_gds", "PMIX_MCA_ptl"}) {
     const auto found = context.environment.find(name);
@@ -286,8 +382,8 @@ void leave_choice_to_pmix(const HookContext& context, Edits& edits) {
     const std::string* of_image = context.of_image(name);
     if (of_image == nullptr || *of_image != found->second) edits.environment.unset.emplace(name);
   }
-  // Without the server's directory its shared memory cannot be used, and PMIx says so with an error
-  // for each rank.
+  // Without the server's directory its shared memory cannot be used, and PMIx reports an error for
+  // each rank.
   const std::string server = of_job(context, "PMIX_SERVER_TMPDIR");
   if (server.empty() || !context.open_in_image ||
       context.open_in_image(server.c_str(), O_PATH | O_DIRECTORY))
@@ -297,8 +393,8 @@ void leave_choice_to_pmix(const HookContext& context, Edits& edits) {
   edits.notes.push_back(server + " is hidden: PMIx falls back to TCP, which is slower");
 }
 
-/// As enroot's hook of this name tells PMIx what Slurm's server has; only what every PMIx has, see
-/// above.
+/// Passes the choice of Slurm's server to PMIx, like enroot's hook of this name, but only
+/// components that every PMIx has (see above).
 void pass_choice_on(const HookContext& context, Edits& edits) {
   constexpr std::array<std::pair<const char*, const char*>, 3> kNames{
       {{"PMIX_PTL_MODULE", "PMIX_MCA_ptl"},
@@ -311,8 +407,8 @@ void pass_choice_on(const HookContext& context, Edits& edits) {
   }
 }
 
-/// The task's program, as its libraries or its text say. Who runs Python runs a file that is named
-/// by a later word.
+/// Returns whether the task's program uses Open MPI, by its libraries or its text. With Python, a
+/// later argument is the program's file.
 bool uses_open_mpi(const HookContext& context) {
   for (const std::string& word : context.command) {
     const bool is_script = word.ends_with(".py");
@@ -333,8 +429,8 @@ bool uses_open_mpi(const HookContext& context) {
   return false;
 }
 
-/// Open MPI says in sixty lines, or not at all, that each rank is alone: this comes first, once for
-/// the step.
+/// Warns once per step that each rank runs without the others. Open MPI reports it in sixty lines,
+/// or not at all.
 void warn_of_lone_ranks(const HookContext& context, Edits& edits) {
   const std::string type = of_job(context, "SLURM_MPI_TYPE");
   const bool connects = has_mpi(context) || !(type.empty() || type == "none");

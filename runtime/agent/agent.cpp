@@ -1,26 +1,38 @@
+// The event loop of a step's agent, and its protocol with leader, other agents and `import`.
+
 #include "agent/agent.hpp"
 
+#include <fcntl.h>
 #include <poll.h>
+#include <sched.h>
 #include <signal.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cerrno>
 #include <iterator>
 
-#include "agent/node/privilege.hpp"
-#include "agent/node/system_call.hpp"
+#include "agent/privilege.hpp"
+#include "base/clock.hpp"
 #include "base/socket.hpp"
+#include "protocol/image_record.hpp"
+#include "protocol/layer.hpp"
+#include "protocol/store_layout.hpp"
 
 namespace spc::agent {
+
+// --- agent ---
+
 Agent::Agent(const StepId& step, UniqueFd common, Result<AgentTools> tools)
     : step_(step),
       common_(std::move(common)),
       tools_(std::move(tools)),
-      order_{.uid = step.uid, .gid = step.gid} {
+      order_{{.uid = step.uid, .gid = step.gid, .keeper = kAgentKeeper}} {
   if (!tools_) {
     fail(tools_.error());
   } else if (step.job != 0) {
@@ -28,8 +40,8 @@ Agent::Agent(const StepId& step, UniqueFd common, Result<AgentTools> tools)
     auto socket =
         steps ? listen_at(steps->get(), traces_of(step.uid, step.job) + std::to_string(step.step))
               : Result(UniqueFd());
-    if (socket)
-      steps_socket_ = *std::move(socket);  // without it the step runs, and nobody can join it
+    // Without it the step runs, but cannot be joined.
+    if (socket) steps_socket_ = *std::move(socket);
   }
 }
 
@@ -38,8 +50,7 @@ void Agent::run() {
     const int lead =
         !tasks_.empty() && !answer_ && builder_.pid < 0 ? tasks_.front().socket.get() : -1;
     const bool ready =
-        answer_ &&
-        answer_->kind == TaskMessageKind::ready;  // until then those who want to join wait
+        answer_ && answer_->kind == TaskMessageKind::ready;  // until then joining agents wait
     const auto table =
         std::to_array<Event>({{builder_.socket.get(), &Agent::on_builder},
                               {import_.socket.get(), &Agent::on_import},
@@ -52,7 +63,7 @@ void Agent::run() {
     std::ranges::transform(table, waiting.begin(), [](const Event& event) {
       return pollfd{event.descriptor, POLLIN, 0};
     });
-    // Neither an ended process nor a stopped server says so.
+    // An ended process and a stopped server raise no event.
     const int limit = looking_ && !holder_              ? 10
                       : helpers_.size() > inits_.size() ? 1000
                                                         : -1;  // milliseconds
@@ -67,7 +78,8 @@ void Agent::run() {
     });
     const auto due =
         std::ranges::find_if(waiting, [](const pollfd& event) { return event.revents != 0; });
-    // One event a turn, the first of the table that is due: each may change what the others mean.
+    // Handle one event per turn, the first of the table that is due: each may change the meaning of
+    // the others.
     Result<void> done;
     if (due != waiting.end()) {
       done = (this->*table[static_cast<std::size_t>(due - waiting.begin())].handler)(due->fd);
@@ -80,34 +92,31 @@ void Agent::run() {
 
 Result<void> Agent::on_join(int socket) {
   TaskMessage message;
-  auto descriptors = receive_struct(socket, message, 2);
-  if (!descriptors && descriptors.error().kind() == ErrorKind::unavailable)
-    end();  // slurmstepd has ended the step
-  if (!descriptors || message.kind != TaskMessageKind::join || descriptors->size() != 2) return {};
-  if (!peer_is(descriptors->front().get(), step_.uid))
-    return {};  // its groups become the builder's: see act_as_user
-  tasks_.push_back({std::move((*descriptors)[0]), std::move((*descriptors)[1])});
+  const auto received = receive_struct(socket, message);
+  if (!received && received.error().kind() == ErrorKind::unavailable) end();  // of the step
+  if (!received || message.kind != TaskMessageKind::join) return {};
+  auto line = socket_pair();
+  const int passed[] = {line ? line->second.get() : -1};
+  if (!send_struct(socket, char{}, passed)) end();  // without it the task would wait forever
+  tasks_.push_back({std::move(line->first), UniqueFd()});
   if (answer_) {
     tell(tasks_.back());
     tasks_.pop_back();
-  } else if (tasks_.size() == 1) {
-    lead();
   }
-  return {};
+  return !answer_ && tasks_.size() == 1 ? lead() : Result<void>();
 }
 
-void Agent::lead() {
+Result<void> Agent::lead() {
   const TaskMessage message{
       .kind = TaskMessageKind::lead, .manifest = image_, .policy = tools_->policy};
   notes_.reset(::memfd_create("spank-container notes", MFD_CLOEXEC));
-  const int passed[] = {tools_->policy_file.get(), notes_.get()};
-  auto done = send_struct(tasks_.front().socket.get(), message, passed);
-  if (done && order_.uid != 0 && !tools_->id_map) {  // while the leader reads
-    auto map = describe_id_map(order_.uid, order_.gid);
-    if (map) tools_->id_map = *std::move(map);
-    if (!map) done = std::move(map).error();
-  }
-  if (!done) fail(done.error());
+  auto [mounts, end_for_task] = SPC_TRY(socket_pair());
+  const int passed[] = {tools_->policy_file.get(), notes_.get(), end_for_task.get()};
+  SPC_TRY(send_struct(tasks_.front().socket.get(), message, passed));
+  tasks_.front().mounts = std::move(mounts);
+  if (order_.uid != 0 && !tools_->id_map)  // while the leader reads
+    tools_->id_map = SPC_TRY(describe_id_map(order_.uid, order_.gid));
+  return {};
 }
 
 Result<void> Agent::on_lead(int socket) {
@@ -125,17 +134,16 @@ Result<void> Agent::on_lead(int socket) {
   }
 }
 
-/// What `ready` passes.
-std::vector<int> Agent::container() const {
-  std::vector<int> passed;
-  std::ranges::transform(namespaces_, std::back_inserter(passed), &UniqueFd::get);
-  passed.insert(passed.begin() + 1, order_.image.record.get());
-  return passed;
+std::vector<int> Agent::numbers_of(const std::vector<UniqueFd>& descriptors) {
+  std::vector<int> numbers;
+  std::ranges::transform(descriptors, std::back_inserter(numbers), &UniqueFd::get);
+  return numbers;
 }
 
 void Agent::tell(const Task& task) {
-  const auto passed = answer_->kind == TaskMessageKind::ready ? container() : std::vector<int>();
-  // A task that has ended needs no answer, and one that was stopped must not stop the others.
+  const bool is_ready = answer_->kind == TaskMessageKind::ready;
+  const auto passed = is_ready ? numbers_of(namespaces_) : std::vector<int>();
+  // A task that has ended needs no answer. A stopped task must not delay the others.
   [[maybe_unused]] const auto sent =
       send_struct(task.socket.get(), *answer_, passed, WhenFull::fail);
 }
@@ -152,14 +160,14 @@ void Agent::fail(const Error& error) {
   reap(import_);
   reap(builder_);
   servers_.clear();
-  named_.reset();  // who waits to join looks elsewhere
+  named_.reset();  // joining agents look elsewhere
   steps_socket_.reset();
   holder_.reset();
   looking_ = false;
   answer_all({.kind = TaskMessageKind::failed, .failure = WireError(error)});
 }
 
-/// What is here no longer needed goes; mounts and servers keep the files of the image.
+/// Drop descriptors that are no longer needed. Mounts and servers keep the files of the image open.
 void Agent::answer_all(const TaskMessage& answer) {
   answer_ = answer;
   if (tools_) answer_->policy = tools_->policy;
@@ -167,45 +175,483 @@ void Agent::answer_all(const TaskMessage& answer) {
   const auto end = one ? tasks_.begin() + 1 : tasks_.end();
   std::for_each(tasks_.begin(), end, [&](const Task& task) { tell(task); });
   tasks_.erase(tasks_.begin(), end);
-  order_.image = ImageFiles{.record = std::move(order_.image.record)};
+  order_.image = {};
   if (!one) return;
-  answer_.reset();  // what this task has is nothing to the others
+  answer_.reset();  // this task's answer is its own, not the container's
   namespaces_.clear();
   began_ = 0;
-  if (!tasks_.empty()) lead();
+  const auto led = tasks_.empty() ? Result<void>() : lead();
+  if (!led) fail(led.error());
 }
 
-/// Nothing of the step stays in its cgroups, nor a server that its user has stopped.
+/// No process of the step remains in its cgroups, not even a server that its user has stopped.
 void Agent::end() {
-  // What a server has begun to answer it answers: tasks of other steps may wait for it.
+  // Let servers finish requests that they have begun: tasks of other steps may wait for them.
   for (const auto& server : servers_)
     [[maybe_unused]] const auto sent =
         send_struct(server.get(), FuseOrder::finish, {}, WhenFull::fail);
-  for (int patience = 500;
-       const auto& server :
-       servers_) {  // milliseconds, of all together: slurmstepd's ends after a second
+  // Milliseconds, for all together: slurmstepd's wait ends after a second.
+  for (int patience = 500; const auto& server : servers_) {
     for (pollfd gone{server.get(), 0, 0}; patience > 0 && ::poll(&gone, 1, 1) == 0; --patience)
       continue;
   }
   reap(import_);
   reap(builder_);
   for (const pid_t helper : helpers_) ::kill(helper, SIGKILL);
-  // One that cannot die, as its user's file system does not answer, keeps the step's cgroup, and
-  // not us.
-  for (int patience = 500; const pid_t helper : helpers_) {  // milliseconds, of all together
+  // A helper that cannot die, because its user's file system does not answer, may block the step's
+  // cgroup, but not the agent.
+  for (int patience = 500; const pid_t helper : helpers_) {  // milliseconds, for all together
     for (; ::waitpid(helper, nullptr, WNOHANG) == 0 && patience > 0; --patience) ::usleep(1000);
   }
   named_.reset();
+  const std::string socket = traces_of(step_.uid, step_.job) + std::to_string(step_.step);
+  if (const auto steps = open_steps()) ::unlinkat(steps->get(), socket.c_str(), 0);
   ::_exit(held_ ? 0 : held_.error().sys_errno());
 }
 
-/// Kills it; the loop collects it, since nothing here waits for a process that may be unable to
-/// die.
+/// Kills the child. The event loop collects it, because the process may be unable to die and must
+/// not block the agent.
 void Agent::reap(Child& child) {
   child.socket.reset();
   if (child.pid < 0) return;
   ::kill(child.pid, SIGKILL);
   helpers_.push_back(std::exchange(child.pid, -1));
+}
+
+}  // namespace spc::agent
+
+// --- agent start ---
+
+/// From the leader's request to a ready container: image, servers and builder.
+
+namespace spc::agent {
+
+Result<void> Agent::start(const TaskMessage& message) {
+  if (looking_ || holder_ || began_ != 0 || message.index > kMaxSources ||
+      message.servers > kMaxSources)
+    return Error(ErrorKind::internal, "unexpected start request");
+  order_.flags = message.start_flags;
+  order_.sources_due = message.index;
+  order_.files_due = message.servers;
+  // Jobs of root are root without a user namespace.
+  order_.namespaces = message.namespaces & ~(tools_->id_map ? 0U : own_user);
+  order_.upper_size = message.upper_size;
+  image_name_ = message.image_name;
+  if (order_.is(TaskMessage::start_private)) steps_socket_.reset();  // the step has no container
+  began_ = now_us();
+  if (order_.is(TaskMessage::start_join)) return join_running();
+  if (joined_ || (named_ && !named_->lock))
+    return Error(ErrorKind::internal, "start of a running container");
+  // Without any layer of the store.
+  if (order_.is(TaskMessage::start_squashfs | TaskMessage::start_directory)) {
+    if (named_) order_.kept = SPC_TRY(named_->keep({}));
+    order_.image.record =
+        SPC_TRY(own(::open("/dev/null", O_RDONLY | O_CLOEXEC), "open an empty record"));
+    return start_builder();
+  }
+  if (order_.is(TaskMessage::start_stored) && named_)
+    return use(Digest{}, SPC_TRY(named_->open_image()));
+  if (order_.is(TaskMessage::start_known)) {
+    const bool admitted = image_ != Digest{} && message.manifest == image_;
+    auto image = tools_->store.open_image(
+        message.manifest, admitted ? Audience::whoever_import_admitted : Audience::everyone);
+    if (image) return use(message.manifest, *std::move(image));
+  }
+  return start_import();
+}
+
+/// Uses an image of the store.
+Result<void> Agent::use(const Digest& manifest, ImageFiles image) {
+  image_ = manifest;
+  order_.image = std::move(image);
+  if (order_.is(TaskMessage::start_pull)) return tell_all(TaskMessageKind::pulled, {});
+  if (named_) order_.kept = SPC_TRY(named_->keep(order_.image));
+  const bool by_fuse =
+      tools_->policy.squashfs == PolicyRecord::by_fuse_for_users && order_.uid != 0;
+  if (by_fuse || order_.image.layers.size() > tools_->policy.most_layers) {
+    for (const LayerFile& layer : order_.image.layers)
+      order_.image.served.push_back(SPC_TRY(serve(layer.file.get())));
+    order_.image.layers.clear();
+  }
+  return start_builder();
+}
+
+/// Starts a server for the squashfs in `file`. The server is a process of the user, because the
+/// image is private to the user. For a job of root it runs as the service user, so that no image
+/// data is read with privilege. It still reports every file as owned by root (protocol/fuse.hpp).
+/// `file` may also be a socket: to the leader, or to a server in another step that this one joins.
+Result<ServedLayer> Agent::serve(int file) {
+  auto device = SPC_TRY(own(::open("/dev/fuse", O_RDWR | O_CLOEXEC), "open \"/dev/fuse\""));
+  auto [ours, theirs] = SPC_TRY(socket_pair());
+  const uid_t uid = order_.uid != 0 ? order_.uid : tools_->store.service_uid();
+  const gid_t gid = order_.uid != 0 ? order_.gid : tools_->store.service_gid();
+  helpers_.push_back(SPC_TRY(start_helper("fuse", order_.uid != 0 ? "0" : "0r", uid, gid,
+                                          {device.get(), file, theirs.get()})));
+  servers_.push_back(std::move(ours));
+  return ServedLayer{std::move(device), servers_.back().get()};
+}
+
+Result<void> Agent::start_builder() {
+  const int leader = tasks_.front().socket.get();
+  for (std::uint32_t number = 0; number < order_.files_due; ++number) {
+    const auto [leads, servers] = SPC_TRY(socket_pair());
+    const bool is_image = order_.is(TaskMessage::start_squashfs) && number == 0;
+    (is_image ? order_.image.served : order_.served).push_back(SPC_TRY(serve(servers.get())));
+    const int passed[] = {leads.get()};
+    SPC_TRY(send_struct(leader, TaskMessage{.kind = TaskMessageKind::serves, .index = number},
+                        passed, WhenFull::fail));
+  }
+  // Send before the fork: the leader answers meanwhile.
+  SPC_TRY(send_struct(leader, TaskMessage{.kind = TaskMessageKind::sources}, {}, WhenFull::fail));
+  auto [ours, theirs] = SPC_TRY(socket_pair());
+  const auto import_us = static_cast<std::uint32_t>(now_us() - began_);
+  const pid_t child = SPC_TRY(fork_child((order_.namespaces & own_pid) != 0 ? CLONE_NEWPID : 0));
+  if (child > 0) {
+    builder_ = {child, std::move(ours)};
+    order_.image.served.clear();
+    order_.served.clear();
+    return {};
+  }
+
+  common_.reset();  // otherwise slurmstepd's end of the step would go unnoticed
+  TaskMessage report = joined_.value_or(TaskMessage{});
+  report.named_state = 0;
+  if (!joined_) report.manifest = image_;
+  report.times[static_cast<std::size_t>(Phase::import)] = import_us;
+  const auto built = build_container(order_, *tools_, tasks_.front(), report);
+  report.kind = built ? TaskMessageKind::ready : TaskMessageKind::failed;
+  if (!built) report.failure = WireError(built.error());
+  auto namespaces = built ? numbers_of(*built) : std::vector<int>();
+  if (built && !joined_)
+    namespaces.insert(namespaces.begin() + 1, {order_.image.record.get(), notes_.get()});
+  ::setpriority(PRIO_PROCESS, 0, 19);  // waiting tasks run first
+  [[maybe_unused]] const auto sent = send_struct(theirs.get(), report, namespaces);
+  if (built && (order_.namespaces & own_pid) != 0) {
+    ours.reset();
+    stay_as_init(theirs.get(), order_.uid, order_.gid);
+  }
+  ::_exit(0);
+}
+
+Result<void> Agent::on_builder(int socket) {
+  TaskMessage report;
+  auto descriptors = receive_struct(socket, report, kMaxDescriptorsPerMessage);
+  if (descriptors && report.kind == TaskMessageKind::ready && (report.namespaces & own_pid) != 0) {
+    helpers_.push_back(builder_.pid);  // runs until the agent ends
+    inits_.push_back(std::move(builder_.socket));
+    builder_.pid = -1;
+  }
+  if (!descriptors)
+    return Error(ErrorKind::unavailable, "set up the container: the builder exited unexpectedly");
+  const int why = report.failure.unread().sys_errno();  // see new_layer
+  if ((why == EOPNOTSUPP || why == ENODEV) && tools_->policy.squashfs != PolicyRecord::by_kernel &&
+      !order_.image.layers.empty()) {
+    tools_->policy.most_layers = 0;
+    reap(builder_);
+    servers_.clear();
+    return use(image_, std::move(order_.image));
+  }
+  if (report.kind != TaskMessageKind::ready) return report.failure.unread();
+  if (!joined_) namespaces_ = *std::move(descriptors);
+  if (named_) SPC_TRY(named_->settle());
+  layers_ = std::move(order_.image.layers);
+  answer_all(report);
+  reap(builder_);  // last: its exit takes longer than its answer
+  // Without held layers the job's next step only takes longer. slurmd's log has the error. Images
+  // of many layers share few slots: a job holds at most most_layers * (1 + 1/2 + ... + 1/8).
+  const auto places =
+      std::min<std::size_t>(8, layers_.empty() ? 0 : tools_->policy.most_layers / layers_.size());
+  if (step_.job != 0 && places > 0)
+    held_ = hold_layers(
+        layers_, tools_->layer_owner(order_.uid, order_.gid),
+        traces_of(step_.uid, step_.job) + std::to_string(image_.bytes[0] % places) + "h");
+  return {};
+}
+
+}  // namespace spc::agent
+
+// --- agent join ---
+
+/// The agent's part in containers that several steps share: finds the state of the named container,
+/// joins it, and lets other agents join.
+
+namespace spc::agent {
+
+/// Acquires the lock of the requested container, or asks the agent that has it.
+Result<void> Agent::find(const TaskMessage& message) {
+  if (named_ || holder_ || began_ != 0) return Error(ErrorKind::internal, "duplicate name");
+  if ((message.name_flags & TaskMessage::name_of_step) != 0) {
+    const auto numbers = std::bit_cast<std::array<std::uint32_t, 8>>(message.container);
+    holder_ = connect_to(SPC_TRY(open_steps()).get(),
+                         traces_of(step_.uid, numbers[0]) + std::to_string(numbers[1]));
+    return holder_ ? Result<void>() : say_found(TaskMessage::named_new);
+  }
+  const bool of_job = (message.name_flags & TaskMessage::name_of_job) != 0;
+  named_.emplace(
+      step_.uid, step_.gid,
+      (of_job ? std::to_string(step_.job) + "." : "") + message.container.hex().substr(0, 32));
+  replace_ = (message.name_flags & TaskMessage::name_replace) != 0;
+  looking_ = true;
+  return look();
+}
+
+Result<void> Agent::look() {
+  if (!SPC_TRY(named_->take(replace_, tools_->policy.most_containers))) {
+    holder_ = named_->ask();
+    return {};
+  }
+  looking_ = false;
+  return say_found(named_->stored() ? TaskMessage::named_stored : TaskMessage::named_new);
+}
+
+Result<void> Agent::say_found(std::uint32_t state) {
+  TaskMessage message = joined_.value_or(TaskMessage{});
+  message.kind = TaskMessageKind::named;
+  message.named_state = state;
+  const int notes = named_ ? named_->notes.get() : -1;
+  return send_struct(tasks_.front().socket.get(), message, std::span(&notes, notes >= 0 ? 1 : 0));
+}
+
+/// Handles the holder's answer: the container is ready to be joined, or has ended.
+Result<void> Agent::on_holder(int socket) {
+  TaskMessage message;
+  auto passed = receive_struct(socket, message, kMaxDescriptorsPerMessage);
+  holder_.reset();
+  const std::size_t shared = message.named_state == TaskMessage::named_running ? 3 : 0;
+  if (!passed || message.kind != TaskMessageKind::ready || passed->size() < 3 + shared)
+    // The answer of a step that has ended.
+    return looking_ ? Result<void>() : say_found(TaskMessage::named_new);
+  looking_ = false;
+  for (; message.servers != 0 && passed->size() > 3 + shared; --message.servers, passed->pop_back())
+    SPC_TRY(serve(passed->back().get()));
+  if (shared != 0) {
+    // Another step's container, which has a name.
+    if (!named_) named_.emplace(step_.uid, step_.gid, std::string());
+    for (UniqueFd* shared_one : {&named_->notes, &named_->listener, &named_->lock})
+      *shared_one = std::move(passed->back()), passed->pop_back();
+  }
+  namespaces_ = *std::move(passed);
+  joined_ = message;
+  joined_->asks_host = true;
+  joined_->times = {};
+  return say_found(TaskMessage::named_running);
+}
+
+Result<void> Agent::join_running() {
+  if (!joined_) return Error(ErrorKind::internal, "no container to join");
+  if (order_.sources_due == 0 && !order_.is(TaskMessage::start_save)) {
+    joined_->named_state = 0;
+    answer_all(*joined_);
+    return {};
+  }
+  // Mounts attached there later are not locked: root of that user namespace could clear their
+  // flags.
+  if ((joined_->namespaces & own_user) != 0)
+    return Error(ErrorKind::refused,
+                 "add mounts to or save a running container with remapped root: not supported")
+        .hint("request it in the step that starts the container");
+  order_.join = namespaces_.front().get();
+  order_.image.record.reset(::fcntl(namespaces_.at(1).get(), F_DUPFD_CLOEXEC, 0));
+  return start_builder();
+}
+
+/// Passes on all descriptors that the container depends on, so that its steps may end in any order.
+/// Servers end with their step, so joining steps share the mount instead.
+Result<void> Agent::on_peer(int listener) {
+  const UniqueFd peer(::accept4(listener, nullptr, nullptr, SOCK_CLOEXEC));
+  if (!peer || !peer_is_root(peer.get())) return {};  // another step was faster
+  TaskMessage message = *answer_;
+  auto passed = numbers_of(namespaces_);
+  if (named_) {
+    message.named_state = TaskMessage::named_running;
+    passed.insert(passed.end(), {named_->lock.get(), named_->listener.get(), named_->notes.get()});
+  }
+  std::vector<UniqueFd> joining;
+  for (const UniqueFd& server : servers_) {
+    auto ends = socket_pair();
+    const int theirs[] = {ends ? ends->second.get() : -1};
+    const bool fits = ends && passed.size() < kMaxDescriptorsPerMessage;
+    if (!fits || !send_struct(server.get(), FuseOrder::lend, theirs, WhenFull::fail))
+      continue;  // it ends with this agent
+    passed.push_back(joining.emplace_back(std::move(ends->first)).get());
+  }
+  message.servers = static_cast<std::uint32_t>(joining.size());
+  [[maybe_unused]] const auto sent = send_struct(peer.get(), message, passed, WhenFull::fail);
+  return {};
+}
+
+}  // namespace spc::agent
+
+// --- agent import ---
+
+/// The agent's part in pulling an image: starts `import`, and a publisher for each object that
+/// import requests to publish.
+
+namespace spc::agent {
+
+namespace {
+
+/// Answers import's request; an Error means that it is refused. `when_full`: a publisher may wait
+/// for import, the agent may not.
+Result<void> answer(int import, ImportMessageKind kind, const Digest& digest,
+                    const Result<void>& done, std::span<const int> passed = {},
+                    WhenFull when_full = WhenFull::wait) {
+  const ImportMessage message{.kind = done ? kind : ImportMessageKind::refused,
+                              .digest = digest,
+                              .error = done ? WireError() : WireError(done.error())};
+  return send_struct(import, message, passed, when_full);
+}
+
+/// Starts the sealed writer of a layer and passes its other ends to import.
+Result<pid_t> start_writer(const ImageStore& store, int import, const std::string& order,
+                           int file) {
+  int pipe[2];
+  SPC_TRY(check(::pipe2(pipe, O_CLOEXEC), "create a pipe"));
+  const UniqueFd input(pipe[0]), input_end(pipe[1]);
+  const auto [report, report_end] = SPC_TRY(socket_pair());
+  const auto [below, below_end] = SPC_TRY(socket_pair());
+  ::fcntl(input_end.get(), F_SETPIPE_SZ, kLayerPipe);
+  const pid_t writer =
+      SPC_TRY(start_helper("layer-writer", order.c_str(), store.service_uid(), store.service_gid(),
+                           {file, report.get(), below.get(), input.get()}));
+  const int ends[] = {input_end.get(), report_end.get(), below_end.get()};
+  SPC_TRY(answer(import, ImportMessageKind::writer, {}, {}, ends));
+  return writer;
+}
+
+/// Writes the file back and publishes what layer-verifier accepts, because import may be
+/// compromised. Layers must be in the form that our converter writes, so that the kernel never
+/// reads anything else. Records must follow from the manifest that names them.
+Result<void> publish_verified(const ImageStore& store, const Digest& name, int file,
+                              bool is_record = false) {
+  const pid_t verifier =
+      SPC_TRY(start_helper("layer-verifier", is_record ? name.str().c_str() : nullptr,
+                           store.service_uid(), store.service_gid(), {file}));
+  int status = -1;  // no verdict
+  ::waitpid(verifier, &status, 0);
+  if (WIFEXITED(status) && WEXITSTATUS(status) == 1)
+    return Error(ErrorKind::corrupt, is_record ? "its record does not match its manifest"
+                                               : "not a layer written by the converter");
+  if (status != 0) return Error(ErrorKind::unavailable, "the verifier failed").hint("see --mem");
+  // Otherwise it could be empty after a power failure.
+  SPC_TRY(check(::fdatasync(file), "write it to disk"));
+  return is_record ? store.put(store_layout::record_path(name), file)
+                   : store.publish(file, store_layout::layer_path(name));
+}
+
+/// A publisher; runs until import closes the socket. Only the sealed writer has the file as well,
+/// and it has ended when the file is read.
+Result<void> make_layer(const ImageStore& store, int import, const std::string& order) {
+  UniqueFd file = SPC_TRY(store.new_object());
+  const pid_t writer = SPC_TRY(start_writer(store, import, order, file.get()));
+  ImportMessage message;
+  SPC_TRY(receive_struct(import, message));
+  int status = 0;
+  ::waitpid(writer, &status, 0);
+  const auto layer = SPC_TRY(store.freeze(std::move(file)));
+  const int passed[] = {layer.get()};
+  SPC_TRY(send_struct(
+      import,
+      ImportMessage{.kind = ImportMessageKind::ended, .done = static_cast<unsigned>(status)},
+      passed));
+  SPC_TRY(receive_struct(import, message));
+  return answer(import, ImportMessageKind::published, message.digest,
+                publish_verified(store, message.digest, layer.get()));
+}
+
+}  // namespace
+
+Result<void> Agent::start_import() {
+  auto [ours, theirs] = SPC_TRY(socket_pair());
+  const auto [leads, imports] = SPC_TRY(socket_pair());
+  const ImageStore& store = tools_->store;
+  import_.pid = SPC_TRY(start_helper("import", nullptr, store.service_uid(), store.service_gid(),
+                                     {theirs.get(), imports.get(), store.directory()}));
+  import_.socket = std::move(ours);
+  const int passed[] = {leads.get()};
+  return send_struct(tasks_.front().socket.get(), TaskMessage{.kind = TaskMessageKind::import_asks},
+                     passed, WhenFull::fail);
+}
+
+Result<void> Agent::on_import(int socket) {
+  ImportMessage message;
+  if (!receive_struct(socket, message))
+    return Error(ErrorKind::unavailable, "pull the image: import exited unexpectedly")
+        .hint("try again; if it persists, increase --mem");
+  switch (message.kind) {
+    case ImportMessageKind::progress:
+      return tell_all(TaskMessageKind::progress, message.text.view());
+    case ImportMessageKind::warning: return tell_all(TaskMessageKind::warning, message.text.view());
+    case ImportMessageKind::object: return start_publisher(message.text.str());
+    case ImportMessageKind::evict: {
+      const bool held = message.digest == Digest{};
+      const auto done =
+          held ? remove_traces("", AT_REMOVEDIR) : tools_->store.evict(message.digest);
+      return answer(socket, ImportMessageKind::obeyed, message.digest, done, {}, WhenFull::fail);
+    }
+    case ImportMessageKind::done: {
+      auto used =
+          use(message.digest,
+              SPC_TRY(tools_->store.open_image(message.digest, Audience::whoever_import_admitted)));
+      reap(import_);
+      return used;
+    }
+    case ImportMessageKind::failed: return message.error.unread();
+    default: return Error(ErrorKind::internal, "pull the image: unexpected message from import");
+  }
+}
+
+/// Writing and verifying take time, so a fork of the agent handles each object. Several may be in
+/// progress.
+Result<void> Agent::start_publisher(const std::string& order) {
+  if (helpers_.size() > kMostHelpers)
+    return Error(ErrorKind::internal, "pull the image: too many files at a time");
+  auto [ours, theirs] = SPC_TRY(socket_pair());
+  const pid_t child = SPC_TRY(fork_child());
+  if (child == 0) {
+    common_.reset();  // otherwise slurmstepd's end of the step would go unnoticed
+    theirs.reset();
+    const auto done =
+        order.empty() ? put_object(ours.get()) : make_layer(tools_->store, ours.get(), order);
+    ::_exit(done || answer(ours.get(), ImportMessageKind::refused, {}, done) ? 0 : 1);
+  }
+  helpers_.push_back(child);
+  const int passed[] = {theirs.get()};
+  return answer(import_.socket.get(), ImportMessageKind::object_socket, {}, {}, passed,
+                WhenFull::fail);
+}
+
+/// Only import interprets names. It may write the name that the leader has asked for, grants to
+/// this user, and records that match their manifest.
+Result<void> Agent::put_object(int import) const {
+  ImportMessage message;
+  SPC_TRY(receive_struct(import, message));
+  UniqueFd file = SPC_TRY(tools_->store.new_object());
+  if (message.total > ImageRecordHeader::kMaxBytes)
+    return Error(ErrorKind::invalid, "write into the store: it is too large");
+  for (std::uint64_t left = message.total; left > 0;) {
+    ImportBytes piece;
+    SPC_TRY(receive_struct(import, piece));
+    const auto size = std::min<std::uint64_t>(left, sizeof piece.bytes);
+    if (::write(file.get(), piece.bytes, size) != static_cast<ssize_t>(size))
+      return Error::from_errno(errno, "write into the store");
+    left -= size;
+  }
+  const bool name = message.kind == ImportMessageKind::name,
+             grant = message.kind == ImportMessageKind::grant;
+  const bool foreign =
+      (name && message.digest != image_name_) || (grant && message.done != step_.uid);
+  if (foreign && message.total > 0)
+    return Error(ErrorKind::refused, "write into the store: it is not about this image");
+  const auto path = name    ? store_layout::name_path(message.digest)
+                    : grant ? store_layout::grant_path(message.done, message.digest)
+                            : store_layout::record_path(message.digest);
+  const auto object =
+      message.total > 0 ? SPC_TRY(tools_->store.freeze(std::move(file))) : UniqueFd();
+  const auto done = name || grant || !object
+                        ? tools_->store.put(path, object.get())
+                        : publish_verified(tools_->store, message.digest, object.get(), true);
+  return answer(import, ImportMessageKind::obeyed, message.digest, done);
 }
 
 }  // namespace spc::agent

@@ -5,9 +5,9 @@
 #include <optional>
 #include <vector>
 
-#include "agent/builder/builder.hpp"
-#include "agent/node/image_store.hpp"
-#include "agent/node/named_container.hpp"
+#include "agent/builder.hpp"
+#include "agent/image_store.hpp"
+#include "agent/named_container.hpp"
 #include "protocol/fuse.hpp"
 #include "protocol/import.hpp"
 #include "protocol/task.hpp"
@@ -15,11 +15,11 @@
 namespace spc::agent {
 
 /// The root side of one step on one node: gives its tasks one container. It only waits for events,
-/// so that it can be killed at any time, and ends, with its helpers, when slurmstepd has closed the
+/// so that it can be killed at any time. It ends, with its helpers, when slurmstepd has closed the
 /// common socket.
 class Agent {
  public:
-  /// `tools` may be an Error: then every task gets it.
+  /// `tools` may be an Error, which every task then receives.
   Agent(const StepId& step, UniqueFd common, Result<AgentTools> tools);
   void run();
 
@@ -29,7 +29,7 @@ class Agent {
     UniqueFd socket;
   };
 
-  /// The awaited descriptor (-1: none now) and its handler; an error ends the container.
+  /// The awaited descriptor (-1: none) and its handler. An error ends the container.
   struct Event {
     int descriptor;
     Result<void> (Agent::*handler)(int descriptor);
@@ -46,7 +46,7 @@ class Agent {
   Result<void> look();
   Result<void> say_found(std::uint32_t state);
   Result<void> join_running();
-  [[nodiscard]] std::vector<int> container() const;
+  static std::vector<int> numbers_of(const std::vector<UniqueFd>& descriptors);
   Result<void> start_import();
   Result<void> start_publisher(const std::string& order);
   Result<void> put_object(int import) const;
@@ -54,8 +54,8 @@ class Agent {
   Result<ServedLayer> serve(int file);
   Result<void> start_builder();
 
-  void lead();                  ///< the first waiting task
-  void tell(const Task& task);  ///< its answer, if there is one
+  Result<void> lead();          ///< the first waiting task
+  void tell(const Task& task);  ///< its answer, if known
   Result<void> tell_all(TaskMessageKind kind, std::string_view text);
   void answer_all(const TaskMessage& answer);
   void fail(const Error& error);
@@ -70,30 +70,31 @@ class Agent {
   std::vector<Task> tasks_;  ///< waiting; the first one is the leader
   BuildOrder order_;
   Digest image_;       ///< in the store, admitted for this step
-  Digest image_name_;  ///< the only one that import may write
+  Digest image_name_;  ///< the only name that import may write
   Child import_;
   Child builder_;
-  std::vector<UniqueFd> servers_;  ///< each takes orders here: protocol/fuse.hpp
+  std::vector<UniqueFd> servers_;  ///< control sockets: protocol/fuse.hpp
   static constexpr std::size_t kMostHelpers = 1000;
-  /// Servers, publishers and the init process of a PID namespace: they exit on their own, or with
-  /// us; and killed ones.
+  /// Servers, publishers, the init process of a PID namespace, and killed helpers. They exit on
+  /// their own or with the agent.
   std::vector<pid_t> helpers_;
   std::uint64_t began_ = 0;
-  std::vector<LayerFile> layers_;  ///< of the container: a copy holds no lock on its layer
-  Result<void> held_;  ///< the layers, for the job's later steps; its errno is our exit code
+  std::vector<LayerFile> layers_;  ///< of the container; a layer served from a copy holds no lock
+  Result<void> held_;  ///< result of holding the layers for the job's later steps; its errno
+                       ///< becomes the exit code
 
   std::optional<NamedContainer> named_;
   bool replace_ = false;  ///< ignore what is stored under the name
-  bool looking_ =
-      false;         ///< the container belongs to another agent, and its state is not known yet
-  UniqueFd holder_;  ///< the agent that has it, and will answer when it is ready
+  /// The container belongs to another agent, and its state is not known yet.
+  bool looking_ = false;
+  UniqueFd holder_;  ///< the agent that has the container; it answers when the container is ready
   std::optional<TaskMessage> joined_;  ///< the answer
 
-  std::optional<TaskMessage> answer_;  ///< ready or failed, once known
+  std::optional<TaskMessage> answer_;  ///< ready or failed, when known
   std::vector<UniqueFd> inits_;        ///< closing them ends the init processes of PID namespaces
   UniqueFd notes_;                     ///< for the leader to write
   std::vector<UniqueFd>
-      namespaces_;  ///< of the container: mount, the notes, then those of `answer_`
+      namespaces_;  ///< passed with `ready`: mount namespace, record, notes, own namespaces
 };
 
 }  // namespace spc::agent

@@ -1,8 +1,10 @@
 // /usr/libexec/spank-container/agent
 //   agent step UID GID JOB STEP   the root side of one step, on descriptor 3; started by the plugin
-//   in slurmstepd agent setup UID GID           makes the node's directories; UID and GID are the
-//   service user's; started by slurmd agent epilog UID JOB          removes what belongs to a job
-//   that has ended, or holds; started by slurmd, and by scontainer gc
+//                                 in slurmstepd
+//   agent setup UID GID           makes the node's directories; UID and GID are the service user's;
+//                                 started by slurmd
+//   agent epilog UID JOB          removes containers, sockets and held layers of an ended job;
+//                                 started by slurmd, and by scontainer gc
 
 #include <fcntl.h>
 #include <signal.h>
@@ -16,10 +18,9 @@
 #include <string_view>
 
 #include "agent/agent.hpp"
-#include "agent/node/named_container.hpp"
-#include "agent/node/policy.hpp"
-#include "agent/node/privilege.hpp"
-#include "agent/node/setup.hpp"
+#include "agent/named_container.hpp"
+#include "agent/node_setup.hpp"
+#include "agent/privilege.hpp"
 
 namespace spc::agent {
 namespace {
@@ -33,11 +34,11 @@ Result<AgentTools> prepare_tools() {
 }
 
 int run_step(uid_t uid, gid_t gid, std::uint32_t job, std::uint32_t step) {
-  if (::chdir("/") != 0 || ::isfdtype(kAgentSocket, S_IFSOCK) != 1)
-    return 1;  // not started by the plugin
+  // Not started by the plugin.
+  if (::chdir("/") != 0 || ::isfdtype(kAgentSocket, S_IFSOCK) != 1) return 1;
   auto reduced = keep_needed_privileges();
   auto tools = reduced ? prepare_tools() : Result<AgentTools>(std::move(reduced).error());
-  // A failure so far is told to the tasks, who can tell the user.
+  // Tasks receive a failure up to here, since they can report it to the user.
   Agent agent({.uid = uid, .gid = gid, .job = job, .step = step}, UniqueFd(kAgentSocket),
               std::move(tools));
   agent.run();
@@ -47,7 +48,7 @@ int run_step(uid_t uid, gid_t gid, std::uint32_t job, std::uint32_t step) {
 int run_setup(uid_t uid, gid_t gid) {
   auto done = set_up_node(uid, gid);
   if (done) done = sweep_containers();
-  const auto held = set_up_held_layers();  // without it steps start later, and nothing else
+  const auto held = set_up_held_layers();  // without it steps only start later
   if (!done || !held)
     std::fprintf(stderr, "agent: %s\n", (done ? held : done).error().message().c_str());
   return done ? 0 : 1;
@@ -59,8 +60,8 @@ int run_setup(uid_t uid, gid_t gid) {
 int main(int argc, char** argv) {
   unsigned ids[4] = {};
   ::signal(SIGPIPE, SIG_IGN);
-  ::signal(SIGCHLD,
-           SIG_DFL);  // ignored, it would take the verifier's verdict away; exec leaves it so
+  // If it were ignored, the verifier's verdict would be lost. Exec keeps the setting.
+  ::signal(SIGCHLD, SIG_DFL);
   ::umask(022);
   const std::string_view command = argc > 1 ? argv[1] : "";
   bool good = argc >= 2 && argc <= 6;

@@ -1,109 +1,45 @@
-#include "spank_container/runtime.h"
+// C API functions that srun, sbatch and tasks call as the user.
 
-#include <cxxabi.h>
-#include <pwd.h>
-#include <sys/prctl.h>
+#include "api/runtime.hpp"
+
 #include <unistd.h>
 
-#include <algorithm>
-#include <cstring>
-#include <new>
-#include <optional>
-#include <set>
-#include <string>
-#include <vector>
+#include <utility>
 
 #include "base/process/own_program.hpp"
-#include "image/reference/file_url.hpp"
+#include "config/config.hpp"
 #include "launch/launch.hpp"
-#include "launch/policy/site_policy.hpp"
-#include "launch/request/messages.hpp"
-#include "launch/request/options.hpp"
-#include "launch/site/submit_check.hpp"
-#include "launch/site/tag_question.hpp"
+#include "launch/site/submit.hpp"
+#include "reference/location.hpp"
+#include "request/options.hpp"
 #include "task/entering/arrival.hpp"
-#include "task/granted_devices.hpp"
-#include "task/step_agent.hpp"
+#include "task/user_identity.hpp"
 
 using namespace spc;
 
-struct spc_runtime {
-  spc_log_fn log = nullptr;
-  void* log_arg = nullptr;
-  std::string error, image_digest;
-  StepChannel channel;
-  StepAgent agent;
-  std::vector<std::string> settings;  ///< that plugstack.conf overrides
-  MessageStyle style = MessageStyle::own;
-  std::optional<std::set<std::string>> granted;  ///< GPUs' nodes that the step may open
-  std::int64_t task_flags = -1;                  ///< SPC_FLAG_*, as the agent says; -1: not yet
-  pid_t opened_by = 0;                           ///< the process that will fork the tasks
-};
-
 namespace {
 
-constexpr char kServiceUser[] = "spank-container";
-
-/// The codes of the C API count down in the order of ErrorKind.
-constexpr int code_of(ErrorKind kind) { return -1 - static_cast<int>(kind); }
-static_assert(code_of(ErrorKind::invalid) == SPC_E_INVALID &&
-              code_of(ErrorKind::corrupt) == SPC_E_CORRUPT);
-static_assert(code_of(ErrorKind::internal) == SPC_E_INTERNAL);
-
-/// Every function of the C API runs its body in here: no exception leaves it, and a failure leaves
-/// its text in the handle.
-template <typename Body>
-int guard(spc_runtime* rt, const Body& body) noexcept(false) {
-  if (rt == nullptr) return SPC_E_INVALID;
-  try {
-    Result<void> done = body();
-    if (done) return SPC_OK;
-    rt->error = done.error().message();
-    return code_of(done.error().kind());
-  } catch (abi::__forced_unwind&) {  // cancellation of the thread; swallowing it aborts
-    throw;
-  } catch (const std::bad_alloc&) {
-    return SPC_E_NO_SPACE;
-  } catch (const std::exception& exception) {
-    rt->error = exception.what();
-    return SPC_E_INTERNAL;
-  } catch (...) {
-    return SPC_E_INTERNAL;
-  }
-}
-
-/// Reads a caller's struct of any earlier or later version: what he does not know stays at
-/// `known`'s default.
-template <typename Struct>
-Result<Struct> adopt(const Struct* given, Struct known) {
-  if (given == nullptr || given->size < sizeof(size_t))
-    return Error(ErrorKind::invalid, "missing argument");
-  std::memcpy(&known, given, std::min(given->size, sizeof known));
-  known.size = sizeof known;
-  return known;
-}
-
+/// Passes lines to the plugin. On a terminal, the next line replaces a line of progress.
 class CallbackLog final : public Log {
  public:
   explicit CallbackLog(const spc_runtime& rt) : rt_(rt) {}
   void write(LogLevel level, std::string_view line) noexcept override {
-    if (rt_.log != nullptr)
-      rt_.log(static_cast<int>(level), std::string(line).c_str(), rt_.log_arg);
+    if (rt_.log == nullptr) return;
+    std::string text(line);
+    if (level != LogLevel::record && level != LogLevel::debug) {
+      // The plugin has written its prefix below the previous line when the terminal reads this.
+      constexpr char kLineAbove[] = "\r\033[K\033[A\033[K";
+      if (replaces_) text.insert(0, kLineAbove + std::string(message_prefix(rt_.style)));
+      replaces_ =
+          level == LogLevel::info && line.starts_with("pulling ") && ::isatty(STDERR_FILENO) == 1;
+    }
+    rt_.log(static_cast<int>(level), text.c_str(), rt_.log_arg);
   }
 
  private:
   const spc_runtime& rt_;
+  bool replaces_ = false;
 };
-
-/// Writes as much of `known` as the caller's struct has room for.
-template <typename Struct>
-Result<void> hand_out(Struct known, Struct* out) {
-  if (out == nullptr || out->size < sizeof(size_t))
-    return Error(ErrorKind::invalid, "missing argument");
-  known.size = out->size;
-  std::memcpy(out, &known, std::min(out->size, sizeof known));
-  return {};
-}
 
 Result<OptionTexts> texts_of(const spc_options& options) {
   OptionTexts texts;
@@ -119,22 +55,34 @@ std::optional<std::int64_t> submission_time(const std::map<std::string, std::str
   return since != variables.end() ? TagAge::parse_time(since->second) : std::nullopt;
 }
 
+UserPaths paths_of(const char* const* variables, ReadAt where) {
+  static constexpr std::string_view kRead[] = {"HOME=", "PWD=", "SLURM_SUBMIT_DIR="};
+  std::map<std::string, std::string> known;
+  if (variables != nullptr) known = as_map(variables, kRead);
+  const bool is_inside = where == ReadAt::container;
+  auto paths =
+      UserPaths::of(known, is_inside ? UserPaths::Variables::seen : UserPaths::Variables::slurm);
+  // The name service of a container is code of the image.
+  if (paths.home.empty()) paths.home = is_inside ? "/" : UserIdentity::of_this_process().home;
+  return paths;
+}
+
 Result<LaunchRequest> parse_options(const spc_options* given, ReadAt where) {
   const auto options = SPC_TRY(adopt(given, spc_options{}));
   const auto texts = SPC_TRY(texts_of(options));
-  auto request = SPC_TRY(texts.parse(where));
+  const auto paths = paths_of(options.variables, where);
+  auto request = SPC_TRY(texts.parse(where, paths));
   for (auto word = options.command; word != nullptr && *word != nullptr; ++word)
     request.command.emplace_back(*word);
   if (options.batch_script != nullptr) request.batch_script = options.batch_script;
   request.only_pull = options.only_pull != 0;
   request.begins_job = options.begins_job != 0;
   if (options.resolved != nullptr) request.resolved = options.resolved;
-  if (options.meeting != nullptr) request.meeting = options.meeting;
+  if (options.tracker != nullptr) request.tracker = options.tracker;
   return request;
 }
 
-/// For launch(), where there is no capability any more. `environment` gets the variables that
-/// count.
+/// Reads texts for launch(), without any capability. Returns the job's variables in `environment`.
 Result<Asked> read_texts(spc_runtime& rt, const spc_options* options, spc_environment& environment,
                          ReadAt where) {
   if (environment.read != nullptr) {
@@ -153,36 +101,15 @@ Result<Asked> read_texts(spc_runtime& rt, const spc_options* options, spc_enviro
   return asked;
 }
 
-/// Environment and words that the task is executed with. Ends the task if it executes nothing.
-void hand_over(const TaskEntry& entry, const spc_environment& environment, Log& log) {
-  if (entry.explained) ::_exit(0);
-  if (entry.outside) return;
-  for (const auto& name : entry.environment.unset) environment.unset(name.c_str(), environment.arg);
-  for (const auto& [name, value] : entry.environment.set)
+/// Passes the environment to the task. Ends the task if it executes no program.
+void hand_over(const std::optional<EnvironmentChange>& change, const spc_environment& environment) {
+  if (!change) ::_exit(0);
+  for (const auto& name : change->unset) environment.unset(name.c_str(), environment.arg);
+  for (const auto& [name, value] : change->set)
     environment.set(name.c_str(), value.c_str(), environment.arg);
-  if (!entry.timing.empty()) log.write(LogLevel::debug, entry.timing);
 }
 
 }  // namespace
-
-int spc_open(spc_log_fn log, void* arg, spc_runtime** out) {
-  if (out == nullptr) return SPC_E_INVALID;
-  *out = new (std::nothrow) spc_runtime{.log = log, .log_arg = arg};
-  return *out != nullptr ? SPC_OK : SPC_E_NO_SPACE;
-}
-
-void spc_close(spc_runtime* rt) {
-  if (rt == nullptr) return;
-  if (rt->opened_by == ::getpid()) [[maybe_unused]]
-    const auto stopped = rt->agent.stop(rt->channel);
-  [[maybe_unused]] const int kept =
-      rt->channel.keeper.release();  // its close would free all pages of the step's tmpfs here
-  delete rt;
-}
-
-const char* spc_error_message(const spc_runtime* rt) {
-  return rt == nullptr ? "no handle" : rt->error.c_str();
-}
 
 int spc_configure(spc_runtime* rt, const char* const* settings) {
   return guard(rt, [&]() -> Result<void> {
@@ -200,23 +127,15 @@ const char* spc_message_prefix(const spc_runtime* rt) {
   return message_prefix(rt == nullptr ? MessageStyle::own : rt->style);
 }
 
-int spc_option_at(size_t number, spc_option* out) {
-  const auto all = container_options();
-  if (number >= all.size()) return SPC_E_NOT_FOUND;
-  const ContainerOption& option = all[number];
-  const spc_option known{.size = sizeof known,
-                         .name = option.name,
-                         .argument = option.argument,
-                         .help = option.help,
-                         .opposite = option.opposite,
-                         .is_list = option.kind == ContainerOption::Kind::list ? 1 : 0};
-  return hand_out(known, out) ? SPC_OK : SPC_E_INVALID;
-}
-
 int spc_summarize(spc_runtime* rt, const spc_options* options, spc_summary* out) {
   return guard(rt, [&]() -> Result<void> {
     const auto adopted = SPC_TRY(adopt(options, spc_options{}));
     const auto texts = SPC_TRY(texts_of(adopted));
+    static bool has_warned = false;  // srun asks again for each component
+    if (adopted.command == nullptr && !std::exchange(has_warned, true)) {
+      for (const std::string& line : misspelt_variables(adopted.variables))
+        CallbackLog(*rt).write(LogLevel::warning, line);
+    }
     spc_summary summary{
         .size = sizeof summary,
         .container = texts.has("container-image") || texts.has("container-name") ? 1 : 0,
@@ -276,52 +195,6 @@ const char* spc_tags_known(spc_tags* tags, unsigned milliseconds) {
 
 void spc_tags_free(spc_tags* tags) { delete tags; }
 
-int spc_node_setup(spc_runtime* rt) {
-  return guard(rt, [&]() -> Result<void> {
-    std::vector<char> buffer(16 * 1024);
-    passwd entry{}, *service = nullptr;
-    ::getpwnam_r(kServiceUser, &entry, buffer.data(), buffer.size(), &service);
-    if (service == nullptr || service->pw_uid == 0)
-      return Error(ErrorKind::not_found, "set up the node: no user " + quoted(kServiceUser))
-          .hint(
-              "create it: useradd --system --no-create-home --shell /usr/sbin/nologin "
-              "spank-container");
-    return run_agent("setup", service->pw_uid, service->pw_gid, "set up the node");
-  });
-}
-
-int spc_job_epilog(spc_runtime* rt, uid_t uid, uint32_t job_id) {
-  return guard(rt, [&] {
-    return run_agent("epilog", uid, job_id, "clean up after job " + std::to_string(job_id));
-  });
-}
-
-int spc_step_open(spc_runtime* rt) {
-  return guard(rt, [&]() -> Result<void> {
-    rt->channel = SPC_TRY(StepChannel::open());
-    rt->opened_by = ::getpid();
-    return {};
-  });
-}
-
-int spc_step_start(spc_runtime* rt, const spc_step* given) {
-  return guard(rt, [&]() -> Result<void> {
-    const auto step = SPC_TRY(adopt(given, spc_step{}));
-    if (!rt->channel.parked_agent)
-      return Error(ErrorKind::internal, "start the agent: the step has no channel");
-    rt->agent =
-        SPC_TRY(StepAgent::start(std::move(rt->channel.parked_agent),
-                                 {step.uid, step.gid, step.job_id, step.step_id}, rt->opened_by));
-    rt->granted = granted_gpu_nodes();
-    return {};
-  });
-}
-
-int spc_task_keep_privilege(spc_runtime* rt) {
-  if (rt != nullptr) ::prctl(PR_SET_KEEPCAPS, 1, 0, 0, 0);  // if it fails, entering reports why
-  return rt != nullptr ? SPC_OK : SPC_E_INVALID;
-}
-
 void spc_task_begin(void) { [[maybe_unused]] const auto kept = keep_nothing_else(); }
 
 int spc_task_flags(const spc_runtime* rt) {
@@ -344,16 +217,16 @@ int spc_task_enter(spc_runtime* rt, const spc_options* options, const spc_enviro
     if (environment.before_leading != nullptr)
       lead = [&](bool first) { environment.before_leading(first ? 1 : 0, environment.arg); };
     const auto read = [&](ReadAt where) { return read_texts(*rt, options, environment, where); };
-    const auto entry = SPC_TRY(launch({.read = read,
-                                       .variables = environment.variables,
-                                       .step = rt->channel,
-                                       .agent_group = rt->agent.group(),
-                                       .style = rt->style,
-                                       .log = log,
-                                       .before_entering = before,
-                                       .before_leading = lead,
-                                       .task_flags = rt->task_flags}));
-    hand_over(entry, environment, log);
+    const auto change = SPC_TRY(launch({.read = read,
+                                        .variables = environment.variables,
+                                        .step = rt->channel,
+                                        .agent_group = rt->agent.group(),
+                                        .style = rt->style,
+                                        .log = log,
+                                        .before_entering = before,
+                                        .before_leading = lead,
+                                        .task_flags = rt->task_flags}));
+    hand_over(change, environment);
     return {};
   });
   if (entered != SPC_OK) give_up_entering();
@@ -363,19 +236,6 @@ int spc_task_enter(spc_runtime* rt, const spc_options* options, const spc_enviro
 int spc_task_stay_outside(spc_runtime*) {
   give_up_entering();
   return SPC_OK;
-}
-
-int spc_step_finish(spc_runtime* rt, uint32_t tasks, uint32_t killed) {
-  return guard(rt, [&]() -> Result<void> {
-    const auto done = rt->channel.finish(tasks, killed, [&](const char* line) {
-      if (rt->log != nullptr) rt->log(SPC_LOG_INFO, line, rt->log_arg);
-    });
-    const auto stopped = rt->agent.stop(
-        rt->channel);  // now: Slurm removes the step's cgroups before it closes the handle
-    if (!stopped && rt->log != nullptr)
-      rt->log(SPC_LOG_RECORD, stopped.error().message().c_str(), rt->log_arg);
-    return done;
-  });
 }
 
 const char* spc_launcher_path(void) {
@@ -395,5 +255,3 @@ int spc_site_flag(const char* key, int otherwise) {
     return otherwise;
   }
 }
-
-const char* spc_version(void) { return SPC_VERSION; }

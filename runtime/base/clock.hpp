@@ -5,7 +5,7 @@
 
 namespace spc {
 
-/// Microseconds of a clock that never jumps; for differences only.
+/// Returns the microseconds of the monotonic clock. Only differences have a meaning.
 inline std::uint64_t now_us() {
   return static_cast<std::uint64_t>(std::chrono::steady_clock::now().time_since_epoch() /
                                     std::chrono::microseconds(1));

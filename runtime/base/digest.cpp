@@ -32,7 +32,6 @@ Result<Digest> Digest::parse(std::string_view text) {
 std::string Digest::hex() const {
   static constexpr char kHex[] = "0123456789abcdef";
   std::string out;
-  out.reserve(2 * bytes.size());
   for (const auto byte : bytes) {
     out += kHex[byte >> 4];
     out += kHex[byte & 15];

@@ -18,9 +18,9 @@ struct Digest {
   /// Accepts exactly `sha256:` and 64 lower-case hexadecimal digits (OCI image spec,
   /// descriptor.md).
   static Result<Digest> parse(std::string_view text);
-  /// 64 lower-case hexadecimal digits, the name of the object in the store.
+  /// Returns 64 lower-case hexadecimal digits, the name of the object in the store.
   [[nodiscard]] std::string hex() const;
-  /// `sha256:` and hex().
+  /// Returns `sha256:` and hex().
   [[nodiscard]] std::string str() const { return "sha256:" + hex(); }
 
   auto operator<=>(const Digest&) const = default;

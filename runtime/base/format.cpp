@@ -1,7 +1,7 @@
-// The one unit that has the code of the library: what slurmstepd loads and the static programs
-// need no libfmt.so.
+// The only unit with the code of the library: neither the library in slurmstepd nor the static
+// programs need libfmt.so.
 #define FMT_HEADER_ONLY
-// Without what no sentence needs: floats, and the locales of the C++ library, which are 400 KB.
+// Leave out unused parts: floats, and the locales of the C++ library, which are 400 KB.
 #define FMT_USE_FLOAT 0
 #define FMT_USE_DOUBLE 0
 #define FMT_USE_LONG_DOUBLE 0

@@ -12,16 +12,17 @@
 
 namespace spc {
 
-/// What a sentence can be filled with: text, characters and whole numbers.
+/// Argument types of `formatted`: strings, characters and integers.
 template <typename T>
 concept Formattable = std::convertible_to<const T&, std::string_view> ||
     (std::integral<T> && !std::same_as<T, bool>);
 
-/// `formatted`, without the check.
+/// Formats like `formatted`, without the check at compile time.
 std::string vformatted(fmt::string_view sentence, fmt::format_args values);
 
-/// A whole sentence, which can be searched for, with the values in the places of its {}. The
-/// compiler checks that they fit. Not for code that runs as root, which does without the library.
+/// Returns `sentence` with the values in place of its {}. A sentence is written as a whole, so that
+/// a search for a message finds it in the code. The compiler checks the types. Code that runs as
+/// root does not use this function and so does not need the library.
 template <Formattable... Values>
 std::string formatted(fmt::format_string<const Values&...> sentence, const Values&... values) {
   return vformatted(sentence, fmt::make_format_args(values...));

@@ -4,14 +4,15 @@
 
 namespace spc {
 
-/// A notice is the same on each node. A record is for the administrator, not for the user.
+/// Levels of a line. A notice has the same text on each node. A record is for the administrator,
+/// not for the user.
 enum class LogLevel { debug, info, warning, notice, record };
 
 /// Receives a module's progress and decisions. Errors are returned, not logged.
 class Log {
  public:
   virtual ~Log() = default;
-  /// One line without newline; never throws.
+  /// Writes one line without newline; never throws.
   virtual void write(LogLevel level, std::string_view line) noexcept = 0;
 };
 

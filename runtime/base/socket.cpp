@@ -40,23 +40,24 @@ Result<void> send_message(int socket, std::span<const std::byte> message,
 }
 
 Result<std::vector<UniqueFd>> receive_message(int socket, std::span<std::byte> buffer,
-                                              std::size_t most) {
+                                              std::size_t most, int how) {
   iovec part{buffer.data(), buffer.size()};
   alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int) * kMaxDescriptorsPerMessage)];
-  // Not CMSG_SPACE: that has room for two where one is expected.
+  // Not CMSG_SPACE: its padding would have room for a second descriptor.
   const std::size_t room =
       most == 0 ? 0 : CMSG_LEN(sizeof(int) * std::min(most, kMaxDescriptorsPerMessage));
   msghdr header{.msg_iov = &part, .msg_iovlen = 1, .msg_control = control, .msg_controllen = room};
   ssize_t size = -1;
-  while ((size = ::recvmsg(socket, &header, MSG_CMSG_CLOEXEC)) < 0 && errno == EINTR) continue;
+  while ((size = ::recvmsg(socket, &header, MSG_CMSG_CLOEXEC | how)) < 0 && errno == EINTR)
+    continue;
   if (size < 0) return Error::from_errno(errno, "receive a message");
 
   std::vector<UniqueFd> descriptors;
   for (cmsghdr* rights = CMSG_FIRSTHDR(&header); rights != nullptr;
        rights = CMSG_NXTHDR(&header, rights)) {
     if (rights->cmsg_level != SOL_SOCKET || rights->cmsg_type != SCM_RIGHTS) continue;
-    const int* const first = reinterpret_cast<const int*>(
-        CMSG_DATA(rights));  // of the only such list: the kernel makes no other
+    // Of the only such list, since the kernel creates no other.
+    const int* const first = reinterpret_cast<const int*>(CMSG_DATA(rights));
     descriptors =
         std::vector<UniqueFd>(first, first + (rights->cmsg_len - CMSG_LEN(0)) / sizeof(int));
   }

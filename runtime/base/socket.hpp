@@ -14,23 +14,25 @@ namespace spc {
 /// The kernel passes at most 253 descriptors in one message (SCM_MAX_FD).
 inline constexpr std::size_t kMaxDescriptorsPerMessage = 253;
 
-/// Two connected AF_UNIX SEQPACKET sockets, close-on-exec.
+/// Creates two connected AF_UNIX SEQPACKET sockets, close-on-exec.
 Result<std::pair<UniqueFd, UniqueFd>> socket_pair();
 
-/// What sending does while the peer has unread messages.
+/// Behaviour of a send while the peer has unread messages.
 enum class WhenFull { wait, fail };
 
-/// Sends one message with descriptors; the caller keeps its own. A peer that is gone is an Error.
+/// Sends one message with descriptors; the caller keeps its own. An Error if the peer has closed
+/// the socket.
 Result<void> send_message(int socket, std::span<const std::byte> message,
                           std::span<const int> descriptors, WhenFull when_full = WhenFull::wait);
 
-/// Receives one message that fills `buffer`, and no more than `most` descriptors, close-on-exec:
-/// others never become this process's own, so that it need not close them, which can take as long
-/// as the server of their file system likes. More of either is an Error.
+/// Receives one message that fills `buffer`, and at most `most` descriptors, close-on-exec. The
+/// kernel drops further descriptors, so this process need not close them, which could block on the
+/// server of their file system. A larger message or more descriptors are an Error. `how`: MSG_PEEK
+/// leaves the message in the socket, for another receiver.
 Result<std::vector<UniqueFd>> receive_message(int socket, std::span<std::byte> buffer,
-                                              std::size_t most);
+                                              std::size_t most, int how = 0);
 
-/// Messages are plain structs of fixed size: nothing to parse.
+/// Sends a plain struct of fixed size, which needs no parsing.
 template <typename Message>
 Result<void> send_struct(int socket, const Message& message, std::span<const int> descriptors = {},
                          WhenFull when_full = WhenFull::wait) {
@@ -38,12 +40,13 @@ Result<void> send_struct(int socket, const Message& message, std::span<const int
   return send_message(socket, std::as_bytes(std::span(&message, 1)), descriptors, when_full);
 }
 
-/// Receives exactly one Message, with at most so many descriptors. End of file is
+/// Receives exactly one Message, with at most `most` descriptors. End of file is
 /// ErrorKind::unavailable, another size is ErrorKind::internal.
 template <typename Message>
-Result<std::vector<UniqueFd>> receive_struct(int socket, Message& message, std::size_t most = 0) {
+Result<std::vector<UniqueFd>> receive_struct(int socket, Message& message, std::size_t most = 0,
+                                             int how = 0) {
   static_assert(std::is_trivially_copyable_v<Message>);
-  return receive_message(socket, std::as_writable_bytes(std::span(&message, 1)), most);
+  return receive_message(socket, std::as_writable_bytes(std::span(&message, 1)), most, how);
 }
 
 }  // namespace spc

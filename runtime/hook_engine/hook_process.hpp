@@ -1,49 +1,32 @@
 #pragma once
 
-#include <chrono>
-#include <functional>
 #include <string>
 #include <string_view>
-#include <vector>
 
+#include "base/log.hpp"
 #include "base/result.hpp"
+#include "hooks/hook.hpp"
 
 namespace spc {
 
-/// A site program, to run as the calling user.
-struct HookProcess {
-  std::string program;
-  std::vector<std::string> arguments;    ///< argv, starting with the program's name
-  std::vector<std::string> environment;  ///< complete: NAME=VALUE
-  std::string input;                     ///< its standard input
-  std::chrono::seconds limit{30};
-  int descriptor = -1;  ///< of the program, if its path is not reachable: in a container
-};
+/// Runs a program of the site as the calling user until it exits, and returns its output of at most
+/// 1 MiB. It has a session of its own, / as work directory, no capabilities and no_new_privs. Its
+/// environment is built, not inherited: PATH, LANG, HOME, USER, LOGNAME, the job's SLURM_*, and its
+/// own. The image's variables are data in the context. Its descriptors are 0 to 2, and its own file
+/// at 3 if it is executed by `descriptor`, since its path is not reachable in a container. Writes
+/// lines of its standard error to `log` with the hook's name, escaped, at most 200 of 1,000 bytes.
+/// Its process group is killed when it has ended, at the time or output limit, or with the calling
+/// process, which must be single-threaded. An error unless it exits with status 0: its file, its
+/// exit status or signal, and its last lines.
+Result<std::string> run_site_program(const std::string& hook, const ProgramEdit& program,
+                                     std::string_view input, const HookContext& context, Log& log,
+                                     int descriptor = -1);
 
-struct HookProcessEnd {
-  enum class Kind { exited, signalled, timed_out, printed_too_much, not_executed };
-  Kind kind{};
-  int number = 0;      ///< exit status, signal, or errno
-  std::string output;  ///< its standard output
-
-  [[nodiscard]] bool good() const { return kind == Kind::exited && number == 0; }
-};
-
-/// Limit of a hook's standard output in bytes.
-inline constexpr std::size_t kMostHookOutput = 1 << 20;
-
-/// Executes it in a session of its own with / as work directory, descriptors 0 to 2 and no others
-/// (but its own file at 3 if it is executed by descriptor), without capabilities and with
-/// no_new_privs. Lines of standard error are passed to `tell`, at most 200 of 1,000 bytes. Its
-/// process group is killed at the time limit, at the output limit, or with the calling process;
-/// processes that remain in the group when it exits are killed, too. The caller must be
-/// single-threaded.
-Result<HookProcessEnd> run_hook_process(const HookProcess& process,
-                                        const std::function<void(std::string_view)>& tell);
-
-/// "exited with status 3; last output: ..." and so on. `last_line`: of standard error, may be
-/// empty.
-Error failure_of(const HookProcess& process, const HookProcessEnd& end,
-                 std::string_view last_lines);
+/// Runs an OCI runtime hook in the same way, with the container state on standard input and a
+/// bundle (a directory with config.json) that is removed afterwards. `status`: creating, created,
+/// running or stopped. `root`: path of the container's root.
+Result<void> run_oci_hook(const std::string& hook, const ProgramEdit& program,
+                          std::string_view status, const std::string& root,
+                          const HookContext& context, Log& log);
 
 }  // namespace spc

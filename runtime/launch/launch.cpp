@@ -1,27 +1,114 @@
+// The task's part of a start: decides environment and work directory inside the container, and
+// reports failures.
+
 #include "launch/launch.hpp"
 
 #include <fcntl.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <ctime>
 
 #include "base/clock.hpp"
-#include "image/reference/advice.hpp"
-#include "image/reference/file_url.hpp"
-#include "image/reference/location.hpp"
-#include "launch/after/saver.hpp"
-#include "launch/agent_line.hpp"
-#include "launch/host/local_image.hpp"
-#include "launch/in_container.hpp"
-#include "launch/inside/missing_program.hpp"
-#include "launch/inside/start_record.hpp"
-#include "launch/leader_process.hpp"
-#include "launch/task_context.hpp"
+#include "base/text.hpp"
+#include "launch/leader.hpp"
+#include "launch/site/enroot_compat.hpp"
+#include "launch/sources/image_order.hpp"
+#include "launch/sources/slurm_client.hpp"
+#include "launch/step_end.hpp"
+#include "launch/task/entrypoint.hpp"
+#include "launch/task/image_files.hpp"
+#include "launch/task/task_notes.hpp"
+#include "reference/location.hpp"
+#include "reference/reference.hpp"
+#include "task/security.hpp"
 
 namespace spc {
+
+// --- task context ---
+
+std::optional<std::string> TaskContext::save_path() const {
+  return asked.save.empty() || asked.explain ? std::nullopt : save_path_here(asked.save, job);
+}
+
+void say_import(const TaskContext& task, Event event) {
+  const LaunchRequest& asked = task.asked;
+  const auto location = ImageLocation::parse(asked.image);
+  if (*asked.style == MessageStyle::own || !location) return;
+  if (location->kind == ImageLocation::Kind::path) return;
+  const auto tasks = task.job.find("SLURM_STEP_NUM_TASKS");
+  const bool one_task = tasks != task.job.end() && tasks->second == "1";
+  const bool alone = !asked.batch_script.empty() || one_task;
+  if (event == Event::import_begins && !alone) return;
+  task.log.write(LogLevel::notice, in_words_of_pyxis(event, without_secrets(asked.image)));
+}
+
+// --- in container ---
+
 namespace {
 
-/// Whether the record of an image in the store, as the tasks are passed it, was made since `began`.
+/// Returns the site's settings and this user's enroot files. Another step with other settings may
+/// have started the container.
+Result<SitePolicy> own_site(const Asked& asked) {
+  auto site = SitePolicy::read();
+  site.override_with(asked.request.overrides);
+  SPC_TRY(add_enroot_files(site, asked.job, nullptr));
+  return site;
+}
+
+/// Completes the description of a container that is ready.
+Result<void> complete(ContainerSpec& spec, const AgentMessage& ready) {
+  spec.namespaces = ready.namespaces;
+  spec.user = UserIdentity::from_first_task(ready.text.view());
+  return add_image_record(spec, ready.descriptors[1].get(), ready.manifest);
+}
+
+/// Returns the hooks' context by the container's properties instead of the requested ones.
+HookContext context_of(Asked& asked, const TaskEntry& entry) {
+  asked.request.namespaces = entry.spec.namespaces & ~std::uint32_t{own_user};
+  asked.request.remap_root = (entry.spec.namespaces & own_user) != 0;
+  asked.request.writable = entry.spec.writable;
+  return hook_context(asked.request, asked.job, entry.site);
+}
+
+/// On the host, without privilege: writes the site's settings, the hooks' output for this task, and
+/// the variables that the user requests into `answer`.
+Result<void> answer_for_host(const Arrival& arrival, const TaskCall& call, int answer) {
+  Asked asked = SPC_TRY(call.read(ReadAt::node));
+  auto entry = SPC_TRY(TaskEntry::read(arrival.notes.get()));
+  entry.wishes = asked.request.environment;
+  if (entry.step != TaskEntry::step_of(asked.job)) entry.site = SPC_TRY(own_site(asked));
+  SPC_TRY(complete(entry.spec, arrival.ready));
+  auto hooks = SPC_TRY(StepHooks::find_for_task(context_of(asked, entry), entry.edits, call.log));
+  add_image(hooks.context(), entry.spec);
+  entry.edits = SPC_TRY(hooks.ask_host());
+  return entry.write(answer);
+}
+
+}  // namespace
+
+Result<void> decide_all(TaskEntry& entry, StepHooks& hooks, const LaunchRequest& request,
+                        const TaskContext& task) {
+  ContainerSpec& spec = entry.spec;
+  if ((spec.namespaces & own_user) != 0) {
+    spec.user = spec.user.as_root();
+    SPC_TRY(fake_root_calls());
+  }
+  decide(spec, request, entry.site, task.job);
+  if (!request.batch_script.empty() && ::access(kSlurmStubs, F_OK) == 0)
+    spec.environment["PATH"].value += ":" + std::string(kSlurmStubs);
+  tell_image(without_secrets(task.asked.image), spec);
+  tell_name(task.asked.name, spec);
+  tell_prompt(spec);
+  SPC_TRY(apply_edits(entry.edits, hooks, spec, task.log));
+  return enter_workdir(spec, request);
+}
+
+// --- launch ---
+
+namespace {
+
+/// Returns whether the image record was created after `began`, that is, by this start.
 bool made_since(const AgentMessage& ready, const timespec& began) {
   struct statx status {};
   if (ready.manifest == Digest() || ready.descriptors.size() < 2) return false;
@@ -33,22 +120,19 @@ bool made_since(const AgentMessage& ready, const timespec& began) {
   return (status.stx_mask & STATX_BTIME) != 0 && later;
 }
 
-/// Returns the reason for not entering: in the words of the failed helper if it sent some, else
-/// `error`.
-Error why_not(const Error& error, const Arrival& arrival) {
-  if (!arrival.failure.is_set()) return error;
-  return arrival.agent_failed ? with_advice(arrival.failure.error()) : arrival.failure.error();
-}
-
-/// What a task says that can still see the user's files. The error may have a hint of its own,
-/// which then comes first.
-Result<TaskEntry> without_container(Error error, const TaskCall& call) {
+/// Returns the outcome without a container, by default the failed helper's error, and prints what
+/// needs the user's files, before the task loses sight of them. A hint of the error itself comes
+/// first.
+Result<std::optional<EnvironmentChange>> without_container(Error error, const Arrival& arrival,
+                                                           const TaskCall& call) {
+  if (arrival.failure.is_set()) error = arrival.failure.error();
   const auto asked = call.read(ReadAt::container);
   if (!asked || asked->verdict != Asked::enter) return error;
-  if (removes(asked->request) && error.what() == kRemoved) return TaskEntry{.explained = true};
+  if (removes(asked->request) && error.sys_errno() == kRemovedErrno)
+    return std::optional<EnvironmentChange>();
   const std::string& image = asked->request.image;
   const TaskContext task{asked->request, asked->job, call.step, call.log};
-  if (error.what().starts_with("pull image ")) say_import(task, Event::import_fails);
+  if (error.is_of_pull()) say_import(task, Event::import_fails);
   const auto number = asked->job.find("SLURM_LOCALID");
   const bool tells =
       number == asked->job.end() || number->second == "0";  // one line from each node
@@ -58,60 +142,85 @@ Result<TaskEntry> without_container(Error error, const TaskCall& call) {
   const auto location = ImageLocation::parse(image);
   const bool at_registry = location && location->kind == ImageLocation::Kind::registry;
   const std::string advice = at_registry ? did_you_mean_file(image) : "";
-  return advice.empty() ? advised(std::move(error), image)
+  return advice.empty() ? advised(std::move(error), image, arrival.ready.policy.default_registry)
                         : Error(error.kind(), error.message()).hint(advice);
 }
 
-std::string timing(const InContainer& in, const TaskMessage& ready, std::uint64_t start,
-                   std::uint64_t entrypoint) {
-  std::string line = timing_line(ready, start, in.spec.entrypoint.empty() ? 0 : entrypoint);
-  const std::string of_hooks = in.hooks.timing(in.edits);
-  return of_hooks.empty() ? line : line + "; " + of_hooks;
-}
-
-/// Slurm says of a missing program that there is no such file, for each task: before, the first one
-/// says where it was looked for.
+/// Reports a program that cannot be executed, once, with the searched places or the cure. Slurm
+/// reports only the system call's error, for each task.
 void tell_what_is_missing(const ContainerSpec& spec, const TaskContext& task) {
-  const auto number = task.job.find("SLURM_PROCID");
-  if (task.asked.command.empty() || number == task.job.end() || number->second != "0") return;
+  const auto variable = [&](const char* name) {
+    const auto found = task.job.find(name);
+    return found == task.job.end() ? std::string() : found->second;
+  };
+  if (variable("SLURM_LOCALID") != "0") return;  // the node's first task speaks for all
+  std::vector<std::uint32_t> ranks;
+  const std::string numbers = variable("SLURM_GTIDS");
+  for (const std::string_view rank : split(numbers, ','))
+    ranks.push_back(parse_number(rank).value_or(0));
   const auto path = spec.environment.find("PATH");
-  const std::string line = why_missing(
-      task.asked.command[0], path == spec.environment.end() ? "" : path->second.value, spec.image);
-  if (!line.empty()) task.log.write(LogLevel::notice, line);
+  const std::string along = path == spec.environment.end() ? "" : path->second.value;
+  for (const std::string& program : programs_told_by(ranks, task.asked.command)) {
+    const std::string line = why_missing(program, along, spec.image);
+    if (!line.empty()) task.log.write(LogLevel::notice, line);
+  }
 }
 
-/// The task is inside: decides the rest, runs the image's entrypoint, and says what Slurm is to
-/// execute with.
-Result<TaskEntry> finish(InContainer in, Arrival& arrival, const TaskCall& call, bool pulled,
-                         std::uint64_t begin) {
-  const TaskContext task{in.asked.request, in.asked.job, call.step, call.log};
-  if (!arrival.led && !task.asked.name) say_import(task, Event::import_ends);
-  SPC_TRY(decide_all(in.spec, {task.asked, in.site, in.hooks, in.edits}, task));
-  if (task.asked.explain) {  // what another step has started
-    for (const std::string& line : explain(in.spec, task.asked))
-      task.log.write(LogLevel::info, line);
-    return TaskEntry{.explained = true};
+/// Completes the start inside: reads the user's request and the leader's notes, decides the rest,
+/// and runs the image's entrypoint.
+Result<std::optional<EnvironmentChange>> start_task(Arrival& arrival, const TaskCall& call,
+                                                    bool pulled, std::uint64_t begin) {
+  Asked asked = SPC_TRY(call.read(ReadAt::container));
+  auto entry = SPC_TRY(TaskEntry::read(arrival.notes.get()));
+  TaskEntry of_host;
+  if (arrival.answer) {
+    of_host = SPC_TRY(TaskEntry::read(arrival.answer.get()));
+    // Another step may have started the container.
+    entry.wishes = std::move(of_host.wishes);
+    entry.site = std::move(of_host.site);
   }
-  SPC_TRY(in.security.apply());
+  LaunchRequest& request = asked.request;
+  request.environment = std::move(entry.wishes);
+  *request.style = message_style(entry.site);
+  SPC_TRY(entry.security.check(request));
+  request.entrypoint_log = request.entrypoint_log || entry.site.entrypoint_log;
+  ContainerSpec& spec = entry.spec;
+  SPC_TRY(complete(spec, arrival.ready));
+  // No log: the leader has already reported skipped lines.
+  if (spec.settings.in_files) read_image_files(asked.job, spec.settings, nullptr);
+  auto hooks =
+      StepHooks::inside(context_of(asked, entry), entry.edits, std::move(of_host.edits), call.log);
+  const UserIdentity on_host = spec.user;
+  const TaskContext task{request, asked.job, call.step, call.log};
+  if (!arrival.led && !request.name) say_import(task, Event::import_ends);
+  SPC_TRY(decide_all(entry, hooks, request, task));
+  if (request.explain) {  // a container that another step has started
+    const auto lines = explain(spec, request, entry.site, asked.job);
+    print_explanation(lines, *request.explain, call.log);
+    return std::optional<EnvironmentChange>();
+  }
+  SPC_TRY(entry.security.apply());
   const std::uint64_t before_entrypoint = now_us();
-  SPC_TRY(Entrypoint(arrival).run(task.asked, in.site, arrival.notes, in.spec, task.log));
-  tell_what_is_missing(in.spec, task);
-  TaskEntry entry;
-  entry.environment = change_to(in.spec.environment, task.job);
+  SPC_TRY(Entrypoint(arrival).run(request, entry.site, arrival.notes, spec, call.log));
+  tell_what_is_missing(spec, task);
   const std::uint64_t end = now_us();
-  entry.timing = timing(in, arrival.ready, end - begin, end - before_entrypoint);
   if (arrival.led && arrival.is_first) {
-    const auto record = start_record(in.spec.image, in.as_on_host, in.spec, arrival.ready, pulled,
-                                     end - begin, task.job);
-    task.log.write(LogLevel::record, record);
+    const auto record =
+        start_record(spec.image, on_host, spec, arrival.ready, pulled, end - begin, asked.job);
+    call.log.write(LogLevel::record, record);
   }
-  if (task.save_path()) tell_saver_of_task(task.step);
-  return entry;
+  tell_saver_of_task(call.step);
+  const std::string of_hooks = hooks.timing(entry.edits);
+  call.log.write(LogLevel::debug,
+                 timing_line(arrival.ready, end - begin,
+                             spec.entrypoint.empty() ? 0 : end - before_entrypoint) +
+                     (of_hooks.empty() ? "" : "; " + of_hooks));
+  return std::optional(change_to(spec.environment, asked.job));
 }
 
 }  // namespace
 
-Result<TaskEntry> launch(const TaskCall& call) {
+Result<std::optional<EnvironmentChange>> launch(const TaskCall& call) {
   const std::uint64_t begin = now_us();
   timespec began{};
   ::clock_gettime(CLOCK_REALTIME, &began);
@@ -126,14 +235,13 @@ Result<TaskEntry> launch(const TaskCall& call) {
                               int answer) { return answer_for_host(now, call, answer); },
               .before_entering = call.before_entering},
              arrival);
-  // From here on the task has no capability, and may read.
-  if (!arrived) return without_container(why_not(arrived.error(), arrival), call);
-  const Led led = arrival.led.value_or(Led::joined);
-  if (led == Led::outside) return TaskEntry{.outside = true};
-  if (led != Led::set_up && led != Led::joined) return TaskEntry{.explained = true};
-  const bool pulled = made_since(arrival.ready, began);
-  auto in = SPC_TRY(read_inside(arrival, call));
-  return finish(std::move(in), arrival, call, pulled, begin);
+  // From here on the task has no capability and may read the user's texts.
+  if (!arrived) return without_container(arrived.error(), arrival, call);
+  const LeaderEnd led = arrival.led.value_or(LeaderEnd::joined);
+  if (led == LeaderEnd::outside) return std::optional(EnvironmentChange());
+  if (led != LeaderEnd::set_up && led != LeaderEnd::joined)
+    return std::optional<EnvironmentChange>();
+  return start_task(arrival, call, made_since(arrival.ready, began), begin);
 }
 
 }  // namespace spc

@@ -2,60 +2,78 @@
 
 #include <functional>
 #include <map>
+#include <optional>
 #include <string>
 
 #include "base/log.hpp"
 #include "base/result.hpp"
-#include "launch/request/launch_request.hpp"
-#include "launch/request/messages.hpp"
-#include "launch/request/options.hpp"
+#include "launch/hooks/hook_edits.hpp"
 #include "launch/spec/environment.hpp"
+#include "launch/task/task_notes.hpp"
+#include "request/options.hpp"
 #include "task/entering/arrival.hpp"
 #include "task/step_agent.hpp"
 
 namespace spc {
 
-/// What the user's texts say, read.
+// --- launch ---
+
+/// The user's parsed request.
 struct Asked {
   LaunchRequest request{};
   std::map<std::string, std::string> job{};  ///< the job's environment
   enum Verdict {
     enter,
-    outside,  ///< the texts ask for no container for this task
-    left,     ///< another task of the step does all that was asked for
+    outside,  ///< no container is requested for this task
+    left,     ///< another task of the step does all the requested work
   } verdict = enter;
 };
 
-/// A task that wants to enter. Its texts are read by those who have no privilege: the leader, and
-/// the task once it is inside.
+/// Parameters of a task that enters. Its texts are read without privilege only: by the leader, and
+/// by the task once it is inside.
 struct TaskCall {
   std::function<Result<Asked>(ReadAt)> read;
-  const char* const* variables;  ///< the job's environment, as it is
+  const char* const* variables;  ///< the job's environment, unparsed
   const StepChannel& step;
-  pid_t agent_group;  ///< which slurmstepd waits for at the end of the step (StepAgent::group)
-  const MessageStyle& style;  ///< of what the user is told; read() may change it
+  /// Process group that slurmstepd waits for at the end of the step (StepAgent::group).
+  pid_t agent_group;
+  const MessageStyle& style;  ///< style of messages to the user; read() may change it
   Log& log;
   std::function<void()>
       before_entering;  ///< called on the host when everything is ready; may be empty
-  std::function<void(bool)> before_leading;  ///< called in the leader's process; whether it is the
-                                             ///< first of its node; may be empty
-  std::int64_t& task_flags;                  ///< TaskStart::task_flags
+  /// Called in the leader's process; true for the first leader of its node; may be empty.
+  std::function<void(bool)> before_leading;
+  std::int64_t& task_flags;  ///< TaskStart::task_flags
 };
 
-/// Values that a task needs for exec.
-struct TaskEntry {
-  bool outside = false;  ///< it stays on the host
-  bool explained =
-      false;  ///< all that was asked for is done, with --container-explain; do not execute anything
-  EnvironmentChange environment{};
-  std::string timing{};  ///< the timing breakdown, one line
+/// Moves the calling task into the step's container. The first task starts a process, the leader,
+/// which sets it up. The calling process must already run as the user, have kept its capabilities
+/// for entering (spc_task_keep_privilege) and be single-threaded. Progress goes to the log. The
+/// process has no capability afterwards, on success or failure. Texts of the user are read only
+/// then (task/entering/arrival.hpp). Returns the environment's change for Slurm's exec, which is
+/// empty for a task that stays on the host. Without a change the request is complete, as with
+/// --container-explain, and the command must not be executed.
+Result<std::optional<EnvironmentChange>> launch(const TaskCall& call);
+
+// --- task context ---
+
+/// The view of a task, or of its leader, after parsing its texts.
+struct TaskContext {
+  const LaunchRequest& asked;
+  const std::map<std::string, std::string>& job;  ///< the job's environment
+  const StepChannel& step;
+  Log& log;
+
+  /// Returns the file to which this node saves the container; empty if it does not.
+  [[nodiscard]] std::optional<std::string> save_path() const;
 };
 
-/// Moves the calling task into the step's container; that of the first task is set up by a leader,
-/// a process that it starts for this. The process must already run as the user, have kept its
-/// privilege to enter (spc_task_keep_privilege) and be single-threaded. Progress goes to the log.
-/// In any case, the process has no privilege afterwards. Nothing that the user has written is read
-/// before (task/entering/arrival.hpp).
-Result<TaskEntry> launch(const TaskCall& call);
+/// Prints pyxis's lines about an import; our own style reports progress instead.
+void say_import(const TaskContext& task, Event event);
+
+/// Decides environment, work directory and the hooks' edits for this task. In the container.
+/// `request`: completed by the site or, in a task, by the container.
+Result<void> decide_all(TaskEntry& entry, StepHooks& hooks, const LaunchRequest& request,
+                        const TaskContext& task);
 
 }  // namespace spc

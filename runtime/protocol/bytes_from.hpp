@@ -6,11 +6,11 @@ namespace spc {
 
 enum class CameFrom { registry, mirror, node, shared };
 
-/// Bytes of an image's layers, by where they came from.
+/// Bytes of an image's layers, by source.
 struct BytesFrom {
   std::uint64_t registry = 0;
-  std::uint64_t nodes = 0;   ///< other nodes of the step
-  std::uint64_t shared = 0;  ///< the shared store
+  std::uint64_t nodes = 0;   ///< from other nodes of the step
+  std::uint64_t shared = 0;  ///< from the shared store
   std::uint64_t mirrors = 0;
 
   void add(CameFrom from, std::uint64_t bytes) {
@@ -28,8 +28,8 @@ struct BytesFrom {
   }
 };
 
-/// What a line of `import` begins with that is for slurmd's log and not for the user; agent and
-/// older leaders pass it on as any other.
+/// Prefix of lines of `import` that are for slurmd's log and not for the user. The agent and older
+/// leaders pass them on like any other line.
 inline constexpr char kPullRecord[] = "pull record: ";
 
 }  // namespace spc

@@ -6,40 +6,41 @@
 
 namespace spc {
 
-/// `fuse` (the job's user) serves one squashfs file, so that no kernel parser sees user data. The
+/// `fuse` (the job's user) serves one squashfs file, so that no kernel parser reads user data. The
 /// agent starts it as `fuse OFFSET`, OFFSET in bytes of the squashfs in the file, with only these
-/// descriptors. With kFuseForRoot behind the number the files belong to root instead of the
+/// descriptors. With kFuseForRoot appended to the number the files belong to root instead of the
 /// server's user.
 inline constexpr char kFuseForRoot[] = "r";
-inline constexpr int kFuseDevice =
-    3;  ///< /dev/fuse, to be served once it is mounted; of a joining server: unused yet
+/// /dev/fuse, to be served once it is mounted; not used yet in a joining server
+inline constexpr int kFuseDevice = 3;
 inline constexpr int kFuseImage = 4;   ///< the file, open for reading, or the socket for a FuseLoan
 inline constexpr int kFuseStatus = 5;  ///< SEQPACKET: FuseStatus, then FuseOrder
 
-/// First the server reports that it has read the super block, or why it cannot serve the file; the
-/// builder then mounts and orders it to begin. It ends with its mount, when it is told to finish,
-/// or, before it has begun, with the other end of this socket.
+/// The server first reports that it has read the super block, or the reason why it cannot serve the
+/// file. The builder then mounts the device and sends `begin`. The server ends with its mount, on
+/// `finish`, or, before `begin`, when the other end of this socket is closed.
 struct FuseStatus {
   WireError error;  ///< not set: success
 };
 
-/// From the builder, or `scontainer`, and then from the agent, which hears no answer.
+/// Orders from the builder or `scontainer`, and later from the agent, which expects no reply.
 ///
 /// A container that another step joins must not lose its files with the step that started it, in
 /// whose cgroups the server is. So each step has a server of its own for the same mount. The agent
 /// of the first step passes one end of a new pair of sockets to its server (`lend`) and the other
-/// to the joining agent, which starts a `fuse` on it. That makes its device a second one of the
-/// mount (FUSE_DEV_IOC_CLONE). The kernel gives each request to whichever server asks first; they
-/// share no state, as the numbers of files are places in the image.
+/// to the joining agent, which starts a `fuse` on it. That server makes its device a second one of
+/// the mount (FUSE_DEV_IOC_CLONE). The kernel gives each request to the server that reads first.
+/// The servers share no state, because file numbers are positions in the image.
 enum class FuseOrder : std::uint32_t {
   begin = 1,
-  lend,    ///< with a socket: send it a FuseLoan
-  finish,  ///< answer what has been asked, and end; others answer the rest
+  lend,    ///< with a socket: send a FuseLoan on it
+  finish,  ///< answer the requests already read, and end; other servers answer the rest
 };
 
-/// From the leader, with a file of the user's; or from a server to one that joins, with the device
-/// of the mount and the file: the device is to be closed once it is cloned (the kernel fails what a
-/// server has not answered when its device is closed by all). All are processes of the same user.
+/// Sent by the leader with a file of the user, or by a server to a joining one with the device of
+/// the mount and the file. The receiver closes the passed device once it is cloned: the kernel
+/// fails a server's pending requests when all holders have closed its device. All senders and
+/// receivers are processes of the same user.
 struct FuseLoan {
   std::uint64_t offset = 0;
   bool for_root = false;

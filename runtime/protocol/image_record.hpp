@@ -6,11 +6,12 @@
 
 namespace spc {
 
-/// `records/<hex of the manifest digest>` in the store: everything a start needs to know about an
-/// image, in one file written by `import`, published by the agent and never changed. It starts with
-/// this header and `layer_count` layer names, which is all that the agent reads; the sections
-/// follow, at the offsets given here. Tasks get the whole file, so it says nothing about other
-/// users of the image: images/origins/ has that (image/store/record.hpp).
+/// `records/<hex of the manifest digest>` in the store: all data of an image that a start needs, in
+/// one file. `import` writes it, `layer-verifier` compares it with its manifest, the agent
+/// publishes it, and it never changes. It starts with this header and `layer_count` layer names,
+/// which is all that the agent reads. The sections follow, at the offsets given here. Tasks get the
+/// whole file, so it contains no data about other users of the image: images/origins/ has that
+/// (image/store/store.hpp).
 struct ImageRecordHeader {
   static constexpr char kMagic[8] = {'S', 'P', 'C', 'I', 'M', 'G', '2', '\0'};
   static constexpr std::uint32_t kMaxLayers = 500;     ///< overlayfs's limit (OVL_MAX_STACK)
@@ -26,8 +27,8 @@ struct ImageRecordHeader {
   std::uint32_t layer_format = 0;  ///< of its layers: image/store/store.hpp
   std::int64_t unused = 0;
   /// Records `key=value\0` for the task: env, workdir, entrypoint, cmd, user (repeated keys keep
-  /// their order), and what `import` found in its files: fact and labels (image/facts/facts.hpp);
-  /// older records have none.
+  /// their order), and the facts that `import` found in its files: fact and labels
+  /// (convert/facts.hpp), absent in older records.
   Section settings;
   Section manifest;  ///< the bytes whose digest is the file's name
   Section config;    ///< the image configuration as served by the registry

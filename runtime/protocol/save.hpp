@@ -9,19 +9,21 @@ namespace spc {
 /// Messages between slurmstepd, the tasks and the saver of a step: fixed size, over SEQPACKET
 /// sockets.
 ///
-///   save      ── started ──►                slurmstepd   by the process that slurmstepd waits for, as the kernel says who that
-///                                                        is: slurmstepd goes on when it is gone,
-///                                                        whoever holds the socket then
-///   each task ── entered ──►                save         on slurmstepd's end, which every task inherits
-///   slurmstepd ── save (tasks, killed) ──►  save         all tasks of the node have ended
-///   save      ── progress … ──►             slurmstepd
-///   save      ── done ──►                   slurmstepd   the last word, whatever it is; then it waits for the socket's end
+///   save       ── started ──►               slurmstepd  sent by the process that slurmstepd waits
+///                                                       for, identified by the kernel
+///   each task  ── entered ──►               save        on slurmstepd's end, which tasks inherit
+///   slurmstepd ── save (tasks, killed) ──►  save        all tasks of the node have ended
+///   save       ── progress … ──►            slurmstepd
+///   save       ── done ──►                  slurmstepd  the last message; then slurmstepd waits
+///                                                       for the end of the socket
 ///
 /// On the socket between the leader and the saver:
 ///
-///   save ── opened or failed ──►            leader       whether the file can be written, before the step starts
-///   leader ── tree (root, record) ──►       save         the container's root, the image's settings; its name, if a layer is saved
-///   save ── known or failed ──►             leader       only if a layer is saved: what is in the root before the tasks change it
+///   save   ── opened or failed ──►     leader  whether the file can be written, before the start
+///   leader ── tree (root, record) ──►  save    the container's root and the image's settings; the
+///                                              image's name, if a layer is saved
+///   save   ── known or failed ──►      leader  only if a layer is saved: the saver has listed the
+///                                              root before the tasks change it
 enum class SaveMessageKind : std::uint32_t {
   started = 1,
   entered,
@@ -38,6 +40,8 @@ struct SaveMessage {
   SaveMessageKind kind{};
   std::uint32_t tasks = 0;   ///< save: number of tasks on this node
   std::uint32_t killed = 0;  ///< save: of those, ended by SIGTERM or SIGKILL
+  std::uint32_t failed = 0;  ///< save: of those, ended with a status that is not 0
+  bool may_be_lost = false;  ///< started: its unexpected end is no error
   Text<600> text;            ///< progress, done: a line, or empty
   WireError error;           ///< failed
 };

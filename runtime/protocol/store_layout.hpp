@@ -8,18 +8,21 @@
 
 namespace spc::store_layout {
 
-/// Where things lie in an image store, of the node or of a user, below its directory. What decides
-/// what a container is made of is root's, and written by the agent: layers, records, names and
+/// Paths in an image store, of the node or of a user, below its directory. Files that determine the
+/// content of a container are owned by root, and the agent writes them: layers, records, names and
 /// grants.
 ///
-///   layers/sha256/HEX.sqsh   a layer, named by the digest of its blob
+///   layers/sha256/HEX.sqsh   a layer; the name is derived from the digest of its blob
 ///   records/HEX              the record of an image, named by the digest of its manifest
-///   (image_record.hpp) names/HEX                the digest that a public name meant last
-///   (image/reference/named_image.hpp) grants/UID.HEX           the same for a private image that
-///   this user was let in to; not for users images/HEX               until when everybody may use
-///   an image: the time of this file's last change images/origins/HEX       where the image is
-///   from, and who may use it; not for users images/signatures/HEX    the signatures that have
-///   admitted it; not for users
+///                            (image_record.hpp)
+///   names/HEX                the last digest of a public name (reference/reference.hpp)
+///   grants/UID.HEX           the same for a private image granted to this user; not for users
+///   images/HEX               its modification time is the time until which everybody may use an
+///                            image
+///   images/origins/HEX       the origin of the image, and its permitted users; not for users
+///   images/signatures/HEX    the signatures that have admitted it; not for users
+///   public/HEX               description of a public image for users: its record, with platform
+///                            and size in the settings; the service user writes it
 inline constexpr char kLayers[] = "layers/sha256";
 inline constexpr char kRecords[] = "records";
 inline constexpr char kNames[] = "names";
@@ -31,10 +34,10 @@ inline constexpr char kSignatures[] = "signatures";
 
 inline constexpr std::string_view kLayerEnding = ".sqsh";
 
-/// Of a layer, in its directory.
+/// Returns the name of a layer in its directory.
 inline std::string layer_file(const Digest& blob) { return blob.hex() + std::string(kLayerEnding); }
 
-// From the store's directory.
+// Returns the layer's path below the store's directory.
 inline std::string layer_path(const Digest& blob) {
   return std::string(kLayers) + "/" + layer_file(blob);
 }

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -7,18 +8,19 @@
 #include <string_view>
 #include <type_traits>
 
-#include "base/error.hpp"
+#include "base/result.hpp"
 
 namespace spc {
 
-/// A text of fixed size in a message between processes. Whatever bytes arrive, view() stays in
-/// bounds.
+/// A text of fixed size in a message between processes. view() stays in bounds for any received
+/// bytes.
 template <std::size_t Size>
 class Text {
  public:
   static bool fits(std::string_view text) noexcept { return text.size() < Size; }
 
-  /// A longer text loses its middle: start and end say what was done to what, and why it failed.
+  /// Sets the text. A longer one loses its middle: start and end name the action, the object and
+  /// the reason.
   void set(std::string_view text) noexcept {
     static constexpr std::string_view kGap = " ... ";
     std::memset(bytes_, 0, Size);
@@ -36,30 +38,33 @@ class Text {
   char bytes_[Size] = {};
 };
 
-/// An Error in a message, restored by the receiver with kind, errno, text and hint. One that was
-/// never set means success.
+/// An Error in a message, restored by the receiver with all its parts. Unset means
+/// success.
 class WireError {
  public:
   WireError() = default;
   explicit WireError(const Error& error) noexcept
-      : kind_(static_cast<std::uint32_t>(error.kind()) + 1), errno_(error.sys_errno()) {
+      : kind_(static_cast<std::uint16_t>(static_cast<int>(error.kind()) + 1)),
+        pull_(error.is_of_pull()),
+        errno_(error.sys_errno()) {
     text_.set(error.what());
     hint_.set(error.advice());
   }
 
   [[nodiscard]] bool is_set() const noexcept { return kind_ != 0; }
-  /// Only if it is set. An unknown kind or control characters from the sender are not accepted.
+  /// Returns the Error; call it only if it is set. An unknown kind or control characters from the
+  /// sender are not accepted.
   [[nodiscard]] Error error() const;
-  /// The same as it is, for root's processes: they look at no text, and pass it on to one that
-  /// does.
+  /// Returns the Error as received, for root's processes: they do not read the text, and pass it on
+  /// to a process that does.
   [[nodiscard]] Error unread() const {
-    const bool is_known = is_set() && kind_ <= static_cast<std::uint32_t>(ErrorKind::internal) + 1;
-    return Error::with(is_known ? static_cast<ErrorKind>(kind_ - 1) : ErrorKind::internal, errno_,
-                       text_.str(), hint_.str());
+    const auto kind = std::min(kind_ - 1U, static_cast<unsigned>(ErrorKind::internal));
+    return {static_cast<ErrorKind>(kind), text_.str(), errno_, hint_.str(), pull_ != 0};
   }
 
  private:
-  std::uint32_t kind_ = 0;  // an ErrorKind plus 1
+  std::uint16_t kind_ = 0;  // an ErrorKind plus 1
+  std::uint16_t pull_ = 0;
   std::int32_t errno_ = 0;
   Text<1000> text_;
   Text<400> hint_;
@@ -68,8 +73,8 @@ static_assert(std::is_trivially_copyable_v<WireError>);
 
 inline Error WireError::error() const {
   const Error as_sent = unread();
-  return Error::with(as_sent.kind(), errno_, printable(as_sent.what()),
-                     printable(as_sent.advice()));
+  return {as_sent.kind(), printable(as_sent.what()), errno_, printable(as_sent.advice()),
+          pull_ != 0};
 }
 
 }  // namespace spc

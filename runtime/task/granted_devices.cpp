@@ -6,15 +6,15 @@
 
 #include <string_view>
 
-#include "base/directory.hpp"
+#include "base/unique_fd.hpp"
 
 namespace spc {
 namespace {
 
-constexpr long kFaccessat2 = 439;  // everywhere; not every libc knows it
+constexpr long kFaccessat2 = 439;  // the same on every architecture; not every libc defines it
 
-/// glibc before 2.33 answers for other effective ids from the file's mode, without asking the
-/// kernel.
+/// Returns whether the effective IDs can open the node. glibc before 2.33 derives the answer for
+/// other effective IDs from the file's mode, without asking the kernel.
 bool can_open(const std::string& node, int how) {
   return ::syscall(kFaccessat2, AT_FDCWD, node.c_str(), how, AT_EACCESS) == 0;
 }
@@ -34,7 +34,7 @@ std::set<std::string> granted_gpu_nodes() {
   std::set<std::string> nodes;
   if (::access("/dev/nvidiactl", F_OK) == 0) {
     add_from("/dev", "nvidia", nodes);
-    add_from("/dev/nvidia-caps", "nvidia-cap", nodes, R_OK);  // of mode 0444
+    add_from("/dev/nvidia-caps", "nvidia-cap", nodes, R_OK);  // their mode is 0444
     add_from("/dev/nvidia-caps-imex-channels", "channel", nodes);
   }
   if (::access("/dev/kfd", F_OK) == 0 && can_open("/dev/kfd", R_OK | W_OK))

@@ -23,15 +23,8 @@
 namespace spc {
 namespace {
 
-/// In the child only. glibc's set*id would signal the other threads of slurmstepd, hence raw system
-/// calls; full root is regained here and never in slurmstepd itself.
-void become_root() {
-  ::syscall(SYS_setresuid, 0, 0, 0);
-  ::syscall(SYS_setresgid, 0, 0, 0);
-}
-
-/// The message that waits at a socket, and what the kernel passes with it (SCM_*): that, and no
-/// descriptor besides. False: there is none, or nothing comes with it.
+/// Receives the queued message of a socket with the control data that the kernel passes (SCM_*),
+/// but without descriptors. Returns false if no message is queued or it has no control data.
 template <typename Message, typename Passed>
 bool take(int socket, Message& message, int kind, Passed& passed) {
   iovec data{&message, sizeof message};
@@ -47,9 +40,15 @@ bool take(int socket, Message& message, int kind, Passed& passed) {
   return true;
 }
 
-/// Descriptors 0-2 on /dev/null, `socket` on 3 and `keeper` on 4 (or /dev/null), nothing else: an
-/// agent that kept slurmstepd's descriptor 2 would keep the step from ending.
-void keep_only(int socket, int keeper) {
+constexpr unsigned kToProcessGroup = 4;  ///< PIDFD_SIGNAL_PROCESS_GROUP, Linux 6.9
+
+/// The program's path and its arguments, created before the fork. Empty strings are no arguments.
+using Arguments = std::array<std::string, 6>;
+
+/// Executes the agent with descriptors 0-2 on /dev/null, `socket` on 3, `keeper` on 4 (or
+/// /dev/null), and no others. An agent that kept slurmstepd's descriptor 2 would keep the step from
+/// ending.
+[[noreturn]] void execute(const Arguments& arguments, int socket, int keeper) {
   const int null = ::open("/dev/null", O_RDWR);
   const int high = ::fcntl(socket >= 0 ? socket : null, F_DUPFD, 100);
   const int higher = ::fcntl(keeper >= 0 ? keeper : null, F_DUPFD, 100);
@@ -57,18 +56,9 @@ void keep_only(int socket, int keeper) {
   ::dup2(high, kAgentSocket);
   ::dup2(higher, kAgentKeeper);
   ::syscall(SYS_close_range, kAgentKeeper + 1, ~0U, 0U);
-}
-
-constexpr unsigned kToProcessGroup = 4;  ///< PIDFD_SIGNAL_PROCESS_GROUP, Linux 6.9
-
-/// The program's path and its arguments, made before the fork; what is empty is none.
-using Arguments = std::array<std::string, 6>;
-
-/// With no descriptors but these: keep_only().
-[[noreturn]] void execute(const Arguments& arguments, int socket, int keeper) {
-  keep_only(socket, keeper);
-  sigset_t all;  // a step's signals are meant for its tasks, and with some of Slurm's proctrack
-                 // plugins reach the agent, too
+  // A step's signals are meant for its tasks. With some of Slurm's proctrack plugins they reach the
+  // agent as well.
+  sigset_t all;
   ::sigfillset(&all);
   ::sigprocmask(SIG_SETMASK, &all, nullptr);
   char* words[std::tuple_size_v<Arguments> + 1] = {};
@@ -92,38 +82,38 @@ Result<StepChannel> StepChannel::open() {
                      std::move(entrance)};
 }
 
-Result<void> StepChannel::finish(std::uint32_t ended, std::uint32_t killed,
+Result<void> StepChannel::finish(std::uint32_t ended, std::uint32_t killed, std::uint32_t failed,
                                  const std::function<void(const char*)>& tell_user) {
-  // What is told and srun has not read must fit into a pipe: nobody may hold slurmstepd up by
-  // talking.
+  // Limit of forwarded lines. Output that srun has not read must fit into a pipe, so that it cannot
+  // block slurmstepd.
   constexpr int kMostLines = 80;
   SaveMessage message;
   ucred sender{};
-  if (!take(step.get(), message, SCM_CREDENTIALS, sender))
-    return {};  // nobody has said that he is here
-  message = {.kind = SaveMessageKind::save, .tasks = ended, .killed = killed};
+  // No agent has announced itself.
+  if (!take(step.get(), message, SCM_CREDENTIALS, sender)) return {};
+  const bool may_be_lost = message.may_be_lost;
+  message = {.kind = SaveMessageKind::save, .tasks = ended, .killed = killed, .failed = failed};
   [[maybe_unused]] const auto sent = send_struct(step.get(), message, {}, WhenFull::fail);
   siginfo_t state{};
-  // Its number may be anybody's by now, unless it is our child.
+  // Its number may have been reused, unless it is our child.
   const bool is_ours =
       ::waitid(P_PID, static_cast<id_t>(sender.pid), &state, WEXITED | WNOHANG | WNOWAIT) == 0;
   const UniqueFd saver(is_ours ? static_cast<int>(::syscall(SYS_pidfd_open, sender.pid, 0)) : -1);
   pollfd events[] = {{step.get(), POLLIN, 0}, {saver.get(), POLLIN, 0}};
-  for (int lines = 0; saver;) {
-    if (::poll(events, 2, -1) < 0) continue;
-    if (events[1].revents != 0) break;
-    if (!take(step.get(), message, SCM_CREDENTIALS, sender)) break;
+  save.reset();  // the end of a process that may be lost is the end of the socket
+  for (int lines = 0; (saver || may_be_lost) && message.kind != SaveMessageKind::done;) {
+    if (::poll(events, 2, may_be_lost ? 3000 : -1) < 0) continue;  // milliseconds
+    if (events[1].revents != 0 || !take(step.get(), message, SCM_CREDENTIALS, sender)) break;
     std::string line = message.text.str();
+    // The sender escapes them.
     std::ranges::replace_if(
-        line, [](unsigned char byte) { return byte < 0x20 || byte >= 0x7f; },
-        '?');  // its sender escapes them
+        line, [](unsigned char byte) { return byte < 0x20 || byte >= 0x7f; }, '?');
     if (!line.empty() && lines++ < kMostLines) tell_user(line.c_str());
-    if (message.kind != SaveMessageKind::done) continue;
-    step.reset();
-    return {};
   }
+  step.reset();
+  if (may_be_lost || message.kind == SaveMessageKind::done) return {};
   return Error(ErrorKind::unavailable, "save the container: the saver exited unexpectedly")
-      .hint("unless it was cancelled, it may need more memory: see --mem");
+      .hint("if it was not cancelled, increase --mem");
 }
 
 Result<StepAgent> StepAgent::start(UniqueFd parked_end, const StepId& step, pid_t stepd) {
@@ -134,24 +124,26 @@ Result<StepAgent> StepAgent::start(UniqueFd parked_end, const StepId& step, pid_
     return Error::from_errno(errno, "start " + quoted(arguments[0]))
         .hint("install spank-container on this node");
   StepAgent agent;
-  agent.step_ = step;
-  int process =
-      -1;  // by fork itself: slurmstepd collects whatever child ends, and then the number is free
+  // Set by fork itself: slurmstepd collects any child that ends, and then the number may be reused.
+  int process = -1;
   agent.pid_ = static_cast<pid_t>(
       ::syscall(SYS_clone, CLONE_PIDFD | SIGCHLD, nullptr, &process, nullptr, nullptr));
   if (agent.pid_ < 0) return Error::from_errno(errno, "fork the agent");
   if (agent.pid_ > 0) {
-    // The clone of contain_spank shares slurmstepd's memory, and not its descriptors, which end
-    // with it.
+    // The clone of contain_spank shares slurmstepd's memory but not its descriptors, which end with
+    // the clone.
     if (::getpid() == stepd) agent.process_.reset(process);
     return agent;
   }
 
-  become_root();
+  // Regain full root in the child only. Use raw system calls: glibc's set*id would signal
+  // slurmstepd's other threads. The supplementary groups stay the job's, for the builder's overlay.
+  ::syscall(SYS_setresuid, 0, 0, 0);
+  ::syscall(SYS_setresgid, 0, 0, 0);
   ::setpgid(0, 0);  // stop() waits for the whole group
-  // After the id change, which clears it. With contain_spank our parent is a clone that ends with
-  // this callback, and the signal would come at once; then the end of file on the socket ends the
-  // agent.
+  // After the ID change, which clears it. With contain_spank our parent is a clone that ends with
+  // this callback, and the signal would arrive immediately. In that case the end of file on the
+  // socket ends the agent.
   if (::getppid() == stepd) {
     ::prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (::getppid() != stepd) ::_exit(0);
@@ -165,21 +157,21 @@ Result<StepAgent> StepAgent::start(UniqueFd parked_end, const StepId& step, pid_
 Result<void> StepAgent::stop(const StepChannel& channel) {
   siginfo_t end{};
   if (pid_ <= 0) return {};
-  ::shutdown(channel.tasks.get(), SHUT_RDWR);  // whoever has inherited it
-  // With contain_spank it is no child of ours, and ends by itself all the same. Its user may have
-  // had it stopped, and it is to end its helpers. It may hang in a file system that the user
-  // serves: Slurm's own wait for the step has a limit, and so has this one.
+  ::shutdown(channel.tasks.get(), SHUT_RDWR);  // for every process that has inherited it
+  // With contain_spank the agent is no child of ours, but it ends by itself as well. Its user may
+  // have stopped it, and it has to end its helpers. It may hang in a file system that the user
+  // serves. Slurm's own wait for the step is limited, and so is this one.
   pollfd gone{process_.get(), POLLIN, 0};
   for (const int signal : {SIGCONT, SIGKILL})
     if (::syscall(SYS_pidfd_send_signal, process_.get(), signal, nullptr, 0) == 0 &&
         ::poll(&gone, 1, 1000) > 0)
       break;
   ::waitid(P_PIDFD, static_cast<id_t>(process_.get()), &end, WEXITED | WNOHANG);
-  // What a killed one had started ends with it, or with its mount, but a moment later, unless the
-  // user had it stopped, and would keep Slurm from removing the step's cgroups. From Linux 6.9 on
-  // the descriptor reaches the agent's own group. Before, only orphans that slurmstepd takes in as
-  // its children tell that the group is still theirs: its number may be another's by now. Signal 0
-  // only asks and has no effect.
+  // Helpers of a killed agent end with it, or with its mount, but a moment later. One that the user
+  // has stopped would keep Slurm from removing the step's cgroups. From Linux 6.9 on the descriptor
+  // reaches the agent's own group. Before, only orphans that slurmstepd adopts as its children show
+  // that the group still exists: its number may have been reused. Signal 0 only checks and has no
+  // effect.
   const auto remain = [&](int signal) {
     siginfo_t member{};
     const bool sent =
@@ -191,9 +183,6 @@ Result<void> StepAgent::stop(const StepChannel& channel) {
   };
   for (int patience = 1000; patience > 0 && remain(patience < 500 ? SIGKILL : 0); --patience)
     ::usleep(1000);
-  // Where other steps of the user's find this one.
-  const std::string numbers = std::to_string(step_.job) + "." + std::to_string(step_.step);
-  ::unlink((SPC_RUN_DIR "/steps/" + std::to_string(step_.uid) + "." + numbers).c_str());
   pid_ = -1;
   if (end.si_code == CLD_EXITED && end.si_status != 0)
     return Error::from_errno(end.si_status, "hold the layers for the job's later steps");

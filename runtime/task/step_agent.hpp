@@ -19,15 +19,16 @@ struct StepChannel {
       save;         ///< slurmstepd's and `save`'s end (protocol/save.hpp), inherited by every task
   UniqueFd keeper;  ///< slurmstepd's end of kAgentKeeper: tasks close it, slurmstepd's exit does
 
-  /// The agent's end is in no process until the agent receives it: only then do tasks notice its
-  /// death, since with contain_spank slurmstepd cannot close anything before they start.
+  /// Creates the channel. No process has the agent's end until the agent receives it. Only then do
+  /// tasks notice the agent's death, since with contain_spank slurmstepd cannot close descriptors
+  /// before they start.
   static Result<StepChannel> open();
 
-  /// In slurmstepd, when the last of this node's tasks has `ended`: if a saver was started, tells
-  /// it so, forwards its lines, and returns when it is done or gone. It is a process of the user,
-  /// in the step: whatever ends the step ends it. `ended`, `killed`: number of tasks, and of those
-  /// ended by SIGTERM or SIGKILL.
-  Result<void> finish(std::uint32_t ended, std::uint32_t killed,
+  /// Called in slurmstepd when the last of this node's tasks has ended: if a saver was started,
+  /// notifies it, forwards its lines, and returns when it is done or has ended. The saver is a
+  /// process of the user in the step, so it ends with the step. `ended`, `killed`, `failed`: number
+  /// of tasks, and of those ended by SIGTERM or SIGKILL, and with a status that is not 0.
+  Result<void> finish(std::uint32_t ended, std::uint32_t killed, std::uint32_t failed,
                       const std::function<void(const char* line)>& tell_user);
 };
 
@@ -39,20 +40,19 @@ class StepAgent {
   /// calls in the child. The agent must not outlive `stepd`.
   static Result<StepAgent> start(UniqueFd parked_end, const StepId& step, pid_t stepd);
 
-  /// Ends the agent, which ends its helpers; after a moment kills it, and never waits for long.
-  /// Then all that the agent had started has ended as well, however the agent ended. Signals reach
-  /// these processes only, even if their numbers have been reused. Needs the privilege to signal a
-  /// root process. An Error: what it could not do for the job's later steps.
+  /// Ends the agent, which ends its helpers. Kills it after a moment, and never waits for long. On
+  /// return all processes that the agent had started have ended, however the agent ended. Signals
+  /// reach these processes only, even if their numbers have been reused. The caller needs the
+  /// privilege to signal a root process. Returns an Error of work for the job's later steps.
   Result<void> stop(const StepChannel& channel);
 
-  /// The process group that stop() waits for: of the agent, of what it starts, and of whoever joins
-  /// it.
+  /// Returns the process group that stop() waits for: of the agent, of processes that it starts,
+  /// and of those that join the group.
   [[nodiscard]] pid_t group() const { return pid_; }
 
  private:
-  StepId step_;
   pid_t pid_ = -1;
-  UniqueFd process_;  ///< the kernel's descriptor of it; empty with contain_spank
+  UniqueFd process_;  ///< pidfd of the agent; empty with contain_spank
 };
 
 /// Runs the agent, as root, with a command that takes two numbers (agent/main.cpp): `setup`,

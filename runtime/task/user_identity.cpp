@@ -9,7 +9,7 @@
 namespace spc {
 namespace {
 
-/// The names of more groups than these are not looked up: each may be a question to a server.
+/// Limit of groups whose names are looked up: each may be a query to a server.
 constexpr std::size_t kMaxNamedGroups = 64;
 
 std::string without_separators(const char* text) {
@@ -28,17 +28,17 @@ std::string group_entry(gid_t gid, const std::string& member) {
   return without_separators(entry.gr_name) + ":x:" + std::to_string(gid) + ":" + member;
 }
 
-/// What can be passed on in lines, and is a path at all; otherwise "/".
+/// Returns the home if it fits in a line and is a path; otherwise "/".
 std::string as_home(std::string_view text) {
-  constexpr std::size_t kLongest = 400;  // what the other tasks are told has to fit a message
+  constexpr std::size_t kLongest = 400;  // identities for the other tasks must fit in a message
   const bool is_path = text.starts_with('/') && text.size() <= kLongest;
   const bool is_plain =
       std::ranges::none_of(text, [](unsigned char c) { return c < 0x20 || c == 0x7f; });
   return is_path && is_plain ? std::string(text) : "/";
 }
 
-/// Whether the user may be called so. Another's name would take away the other's line in the
-/// image's passwd.
+/// Returns whether the user may have this name. Another user's name would remove that user's line
+/// from the image's passwd.
 bool is_free_login_name(const std::string& name) {
   constexpr std::size_t kLongest = 100;
   const auto is_odd = [](unsigned char c) {
@@ -68,7 +68,7 @@ void ask_job(UserIdentity& user, const std::map<std::string, std::string>& job) 
   if (shell != "/" && shell.find(':') == std::string::npos) user.shell = shell;
 }
 
-/// `job`: nullptr if it is not to be asked.
+/// Finds the calling process's user. `job`: the job's variables; nullptr: not used.
 UserIdentity find_user(const std::map<std::string, std::string>* job) {
   UserIdentity user;
   user.uid = ::geteuid();

@@ -13,7 +13,7 @@ LIBRARY = "libspank_container.so.1"
 # The same code under two names: Slurm matches options by that of the plugin.
 PLUGINS = {"spank_container.so": "spank_container", "spank_pyxis.so": "pyxis"}
 
-# What handles the bytes of images and registries must not be in the program that runs as root.
+# Functions that handle bytes of images and registries must not be in the program that runs as root.
 FOREIGN = re.compile(r"^(archive_(read|write|entry)_|curl_|ZSTD_|isal_|sqfs_|SSL_|EVP_|inflate|deflate)|nlohmann|toml::|fmt::v")
 
 LOADER = r"""

@@ -1,4 +1,4 @@
-"""What a C++ file defines: its functions with their lengths, and its types with their namespaces."""
+"""Definitions of a C++ file: its functions with their lengths, and its types with their namespaces."""
 
 import re
 from collections import namedtuple
@@ -59,7 +59,7 @@ class Scanner:
                 head.append((token, line))
 
     def block(self, head, names, hidden):
-        """What a brace opens after this head. Returns what of the head still waits for its end."""
+        """Notes the definition that a brace opens after this head. Returns the part of the head that still waits for its end."""
         words = [word for word, _ in head]
         text = " ".join(words)
         outside = " ".join(without_parentheses(words))

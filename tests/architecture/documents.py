@@ -9,17 +9,14 @@ from report import ROOT, difference, relative
 DOCUMENTS = ("README.md", "packaging/CONTRIBUTING.md", "hooks/README.md", "runtime/ARCHITECTURE.md", "runtime/DECISIONS.md",
              "runtime/agent/README.md", "runtime/hook_engine/README.md", "runtime/image/README.md")
 TOP_LEVEL = ("spank", "runtime", "hooks", "benchmarks", "tests", "packaging")
-OPTIONS = "runtime/launch/request/option_rows.cpp"
+OPTIONS = "runtime/request/options.cpp"
 OPTIONS_PAGE = ROOT / "packaging/man/spank-container.7"
 CLASSES = "runtime/launch/spec/environment.cpp"
-SETTINGS = {
-    "kSiteKeys": "runtime/launch/policy/site_policy.hpp",
-    **dict.fromkeys(("kConfigKeys", "kStoreKeys", "kSharedKeys", "kPeersKeys", "kNodesKeys", "kRegistryKeys"), "runtime/image/config/config.hpp"),
-}
+SETTINGS = "runtime/config/config.hpp"
 SETTINGS_PAGE = ROOT / "packaging/man/spank-container.conf.5"
 HOOKS_PAGE = ROOT / "packaging/man/spank-container-hooks.7"
 TOOL_PAGE = ROOT / "packaging/man/scontainer.1"
-METRICS = "runtime/tool/metrics/metric_rows.hpp"
+METRICS = "runtime/doctor/node.hpp"
 METRICS_PAGE = ROOT / "packaging/man/spank-container-operation.7"
 STRING = r'(nullptr|(?:"(?:\\.|[^"\\])*"\s*)+)'
 
@@ -45,6 +42,24 @@ def path_problems(document):
     for number, name in named_paths(document):
         if not (ROOT / name).exists() and not (document.parent / name).exists():
             yield f"{relative(document)}:{number}: there is no {name}"
+
+
+# --- thoughts ---
+
+# The most files that a reader has to open for one thought (runtime/ARCHITECTURE.md, "Where to read one thought").
+MOST_FILES_OF_A_THOUGHT = {"`--container-mounts`": 9, "may this user use this image": 4, "make room in the store": 4,
+                           "401 to the login hint": 3, "kernel, copy or FUSE": 4}
+
+
+def thought_problems():
+    page = (ROOT / "runtime/ARCHITECTURE.md").read_text()
+    table = page.partition("## Where to read one thought")[2].partition("\n## ")[0]
+    rows = dict(re.findall(r"(?m)^\| ([^|]+) \| (`[^|]+) \|$", table))
+    yield from difference(rows, MOST_FILES_OF_A_THOUGHT, "thought")
+    for thought, files in rows.items():
+        count, most = len(re.findall(r"`[^`]+`", files)), MOST_FILES_OF_A_THOUGHT.get(thought, 0)
+        if count > most:
+            yield f"{thought}: {count} files, at most {most}"
 
 
 # --- options ---
@@ -74,7 +89,7 @@ def documented_options(page):
     """name -> (argument, twin) of each paragraph with a tag that is an option."""
     options = {}
     for tag, body in re.findall(r"^\.TP\n--(.*)\n((?:(?:[^.\n].*|\.IP)\n)*)", plain(page), re.M):
-        name, _, argument = tag.partition("=")
+        name, _, argument = tag.replace("[=", "=").removesuffix("]" * ("[=" in tag)).partition("=")
         twin = re.search(r"Environment: SCONTAINER_(\w+)\.", body)
         options[name] = (argument or None, twin[1] if twin else None)
     return options
@@ -125,18 +140,20 @@ def variable_class_problems():
 # --- settings ---
 
 
+def rows_of(table):
+    """The rows of one type with keys: name, type, default and meaning, the last three as written."""
+    source = (ROOT / SETTINGS).read_text()
+    start = source.index(f"struct {table} {{")
+    part = source[start : source.index("\n};", start)]
+    rows = re.findall(rf'\{{"(\w+)",\s*{STRING},\s*{STRING},\s*{STRING},\s*&', part)
+    if len(rows) != len(re.findall(r'^ +\{"', part, re.M)) or not rows:
+        raise ValueError(f"{SETTINGS}: {table} is not written as documents.py reads it")
+    return rows
+
+
 def settings_of(*tables):
     """key -> default text, from the rows of these tables."""
-    settings = {}
-    for table in tables:
-        source = (ROOT / SETTINGS[table]).read_text()
-        start = source.index(f"{table}[] = {{")
-        part = source[start : source.index("\n};", start)]
-        rows = re.findall(rf'\{{"(\w+)",\s*{STRING},\s*{STRING},\s*{STRING},\s*&', part)
-        if len(rows) != len(re.findall(r'^    \{"', part, re.M)) or not rows:
-            raise ValueError(f"{SETTINGS[table]}: {table} is not written as documents.py reads it")
-        settings.update({name: text_of(default) for name, _, default, _ in rows})
-    return settings
+    return {name: text_of(default) for table in tables for name, _, default, _ in rows_of(table)}
 
 
 def documented_settings(section):
@@ -147,8 +164,8 @@ def documented_settings(section):
 
 
 def setting_problems():
-    sections = ((("kConfigKeys", "kSiteKeys"), "KEYS"), (("kStoreKeys",), "STORE"), (("kSharedKeys",), "SHARED STORE"),
-                (("kPeersKeys",), "NODES OF A STEP"), (("kRegistryKeys",), "REGISTRIES"))
+    sections = ((("Config", "SitePolicy"), "KEYS"), (("StoreConfig",), "STORE"), (("SharedConfig",), "SHARED STORE"),
+                (("PeersConfig",), "NODES OF A STEP"), (("RegistryConfig",), "REGISTRIES"))
     for tables, section in sections:
         source, page = settings_of(*tables), documented_settings(section)
         yield from difference(page, source, "settings in the manual page")
@@ -159,9 +176,8 @@ def setting_problems():
 
 def key_kinds():
     """key -> how a hook reads it: flag, list or text, from the rows of the site's policy."""
-    source = (ROOT / SETTINGS["kSiteKeys"]).read_text()
-    types = re.findall(r'^    \{"(\w+)", "([^"]+)",', source, re.M)
-    return {key: "flag" if kind == "yes or no" else "settings_of" if kind.startswith("list") else "setting" for key, kind in types}
+    types = {key: text_of(kind) for key, kind, _, _ in rows_of("SitePolicy")}
+    return {key: "flag" if kind == "yes or no" else "settings_of" if kind.startswith("list") else "setting" for key, kind in types.items()}
 
 
 def read_key_problems():
@@ -180,7 +196,7 @@ def read_key_problems():
 def hook_key_problems():
     """Every key of the JSON that hooks read and write, and of their descriptions, is in the manual page."""
     page = plain(HOOKS_PAGE)
-    for name in ("hooks/json/context.cpp", "hooks/json/edits.cpp", "runtime/hook_engine/hook_description.cpp"):
+    for name in ("hooks/hook_json.cpp", "hooks/hook_json.cpp", "runtime/hook_engine/hook_directory.cpp"):
         keys = set(re.findall(r'(?:\btake(?:_\w+)?\(|read_list\(object, )"(\w+)"', (ROOT / name).read_text()))
         if len(keys) < 5:
             raise ValueError(f"{name} is not written as documents.py reads it")
@@ -198,7 +214,7 @@ def help_of(tool, *words):
 
 
 def options_in_help(text):
-    return set(re.findall(r"^  ((?:-\w, )?--[a-z-]+(?:=\S+)?) ", text, re.M))
+    return set(re.findall(r"^  ((?:-\w, )?--[a-z-]+(?:\[?=\S+)?)(?: |$)", text, re.M))
 
 
 def tool_problems(stage):
@@ -219,6 +235,29 @@ def tool_problems(stage):
         yield from difference(told, options_in_help(text), f"options of scontainer {name} in {relative(TOOL_PAGE)}")
 
 
+def example_problems():
+    """Examples name commands and options that exist."""
+    parts = re.split(r"^\.SS ", plain(TOOL_PAGE).split("\n.SH COMMANDS\n")[1].split("\n.SH ")[0], flags=re.M)[1:]
+    commands = {part.split()[0]: part for part in parts}
+    options = option_table()
+    for page in (OPTIONS_PAGE, TOOL_PAGE):
+        examples = plain(page).split("\n.SH EXAMPLES\n")[1].split("\n.SH ")[0]
+        lines = re.findall(r"^(?:srun|sbatch|scontainer|mkdir) (?:.*\\\\e\n)*.*", examples, re.M)
+        if len(lines) < 10:
+            raise ValueError(f"{relative(page)}: the examples are not written as documents.py reads them")
+        for line in lines:
+            for name in re.findall(r"--(container-[\w-]+)", line):
+                if name not in options:
+                    yield f"{relative(page)}: {line}: there is no option --{name}"
+            tool = re.search(r"\bscontainer ([a-z]+)(.*)", line)
+            if tool and tool[1] not in commands:
+                yield f"{relative(page)}: {line}: there is no command {tool[1]}"
+            elif tool:
+                known = commands["run" if tool[1] == "shell" else tool[1]]
+                yield from (f"{relative(page)}: {line}: {tool[1]} has no option {name}"
+                            for name in re.findall(r" (--[a-z-]+)", tool[2]) if not re.search(rf"^(?:-\w, )?{name}\b", known, re.M))
+
+
 # --- metrics ---
 
 
@@ -226,7 +265,7 @@ def metric_problems():
     """name -> (type, help): the manual page has the rows."""
     source = (ROOT / METRICS).read_text()
     table = source[source.index("kMetricRows[] = {") : source.index("\n};", source.index("kMetricRows[] = {"))]
-    rows = {name: (kind, text) for name, kind, text in re.findall(r'\{"(\w+)", "(\w+)",\s*"([^"]+)"\}', table)}
+    rows = {name: (kind, text_of(text)) for name, kind, text in re.findall(rf'\{{"(\w+)", "(\w+)",\s*{STRING}\}}', table)}
     if len(rows) != len(re.findall(r'^    \{"', table, re.M)) or not rows:
         raise ValueError(f"{METRICS}: the table is not written as documents.py reads it")
     part = plain(METRICS_PAGE).split("\n.SH METRICS\n")[1].split("\n.SH ")[0]
@@ -238,12 +277,14 @@ def metric_problems():
 
 
 def check(report, stage):
+    report.check("five thoughts are in few files each", thought_problems())
     for document in DOCUMENTS:
         report.check(f"every path that {document} names exists", path_problems(ROOT / document))
     report.check("the manual page has the options of the option table, with arguments and twins", option_problems())
     report.check("the manual page has the table of classes of variables", variable_class_problems())
     report.check("no document names an option or a twin that does not exist", mentioned_option_problems())
     report.check("the manual page of scontainer says what --help says", tool_problems(stage))
+    report.check("examples in the manual pages use options and commands that exist", example_problems())
     report.check("the manual page of scontainer has the metrics of the rows", metric_problems())
     report.check("the manual page of hooks names every key that is read", hook_key_problems())
     report.check("the manual page has the settings of the rows, with defaults", setting_problems())

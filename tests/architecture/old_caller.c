@@ -16,7 +16,8 @@ static void expect(int good, const char* promise, const spc_runtime* rt) {
 }
 
 int main(void) {
-  /* What lies behind the members that the caller knows is not his: following it would crash. */
+  /* Memory behind the members that the caller knows is not the caller's: following it would crash.
+   */
   struct {
     struct spc_options options;
     char behind[64];

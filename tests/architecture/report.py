@@ -1,4 +1,4 @@
-"""What the checks of this directory share: the count, and where things are."""
+"""Shared by the checks of this directory: the count, and where things are."""
 
 import subprocess
 from pathlib import Path

@@ -1,15 +1,16 @@
-"""Rules about the source text: module arrows, size of the root code, calls nobody may make, length of files."""
+"""Rules about the source text: module arrows, size of the root code, banned calls, length of files."""
 
 import re
 
 from report import ROOT, data_lines, relative, sources, text_files
 
-MOST_ROOT_LINES = 2848
-MOST_ENTERING_LINES = 1465
-MOST_LINES_OF_A_FILE = 450
-LONGER_BY_NATURE = {"LICENSE", "tests/catalogue", "packaging/man/spank-container.7", "packaging/man/spank-container.conf.5"}
+MOST_ROOT_LINES = 3062  # 2808 at 130 columns
+MOST_ENTERING_LINES = 1507  # 1451 at 130 columns
+MOST_LINES_OF_A_FILE = 900
+MOST_COLUMNS = 100
+LONGER_BY_NATURE = {"LICENSE", "packaging/man/spank-container.7", "packaging/man/spank-container.conf.5"}
 
-# What nobody may call, and what the agent may not: it sees numbers, digests and descriptors only.
+# Calls banned everywhere, and calls banned in the agent, which sees numbers, digests and descriptors only.
 BANNED_EVERYWHERE = {
     r"\bsystem\s*\(": "starts a shell",
     r"\bpopen\s*\(": "starts a shell",
@@ -22,7 +23,7 @@ BANNED_IN_ROOT_CODE = {r"\bin_quotes\s*\(": "handles text of a user: quoted() is
 BANNED_WHILE_ENTERING = {
     r"\b(spank_)?getenv\s*\(|\benviron\b|\bS_JOB_ARGV\b": "reads what the user has written",
     r"\bspc_(configure|summarize|check|site_flag)\s*\(|\bSitePolicy\b|\bSPC_(CONFIG|RUN)_": "reads a file of the site",
-    r"\.read\s*\(|\bread_file\s*\(|\bifstream\b|\bTaskNotes::": "reads texts",
+    r"\.read\s*\(|\bread_file\s*\(|\bifstream\b|\bTaskEntry::": "reads texts",
     r"\bfrom_chars\b|\bsto(i|l|ul)\s*\(|\bsscanf\s*\(|\bin_quotes\s*\(|\bprintable\s*\(": "looks into a text",
 }
 BANNED_IN_AGENT = {
@@ -130,7 +131,7 @@ def module_problems(modules):
 
 
 def agent_files():
-    return set(sources("runtime/agent"))
+    return set(sources("runtime/agent", "runtime/mount"))
 
 
 def with_base(files, also=()):
@@ -161,7 +162,7 @@ def root_files():
 
 
 def entering_files():
-    """The code of each file that is meant. Of what these include, root_code leaves out the same as for root."""
+    """The code of each file that is meant. root_code leaves out the same parts of included files as for root."""
     files, only, without = [], {}, root_files()
     for line in data_lines("entering_code"):
         name, *rest = line.split()
@@ -266,6 +267,13 @@ def shells(files):
                 yield f"{relative(path)}:{number}: {line.strip()}: names a shell"
 
 
+def long_lines():
+    for path in sources("spank", "runtime", "hooks", "packaging", "benchmarks"):
+        for number, line in enumerate(path.read_text().splitlines(), 1):
+            if len(line) > MOST_COLUMNS:
+                yield f"{relative(path)}:{number}: {len(line)} columns"
+
+
 def long_files():
     for path, text in text_files():
         lines = text.count("\n")
@@ -298,4 +306,5 @@ def check(report):
     report.check("code that runs as root names no shell", shells(root))
     report.check("code that runs as root does without the formatting library",
                  [relative(path) for path in root if relative(path).startswith("runtime/base/format.")])
+    report.check(f"no line of C++ has more than {MOST_COLUMNS} columns", long_lines())
     report.check(f"no file has more than {MOST_LINES_OF_A_FILE} lines", long_files())

@@ -1,10 +1,9 @@
-// An archive of images that a user brings (`docker save`, an OCI layout, a root file system), as
-// user-source reads it.
+// An image archive of a user (`docker save`, an OCI layout, a root file system), as read by
+// user-source.
 
-#include "image/user_source/docker_save.hpp"
-#include "image/user_source/oci_layout.hpp"
-#include "image/user_source/tar_files.hpp"
 #include "lib/property.hpp"
+#include "local/image_files.hpp"
+#include "local/local_image.hpp"
 
 using namespace spc;
 using namespace spc::user_source;

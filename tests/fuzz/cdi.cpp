@@ -1,7 +1,8 @@
-// CDI files, JSON and YAML. They belong to root, but are read in every step that asks for a device.
+// CDI files in JSON and YAML. Root owns them, but every step that requests a device reads them.
+// outcome 220 refused: a CDI file that is malformed, huge, has a shell or mounts of /, or is not root's
 
+#include "hooks/cdi/generate.hpp"
 #include "hooks/cdi/names.hpp"
-#include "hooks/cdi/write.hpp"
 #include "lib/property.hpp"
 
 using namespace spc;
@@ -38,7 +39,7 @@ FUZZ_TARGET(cdi) {
     must(mount.container_path.starts_with('/'), "mounts have absolute places");
   for (const CdiDeviceNode& node : spec->edits.device_nodes)
     must(node.path.starts_with('/'), "device nodes have absolute paths");
-  // What is not written.
+  // Members that are not serialized.
   spec->edits.net_devices.clear();
   spec->edits.intel_rdt = false;
   for (CdiDevice& device : spec->devices) {

@@ -1,7 +1,8 @@
-// How a server says that it wants a login (the first line), and what the token server answers (the
-// rest).
+// A server's authentication challenge (first line) and the token server's answer (the rest).
+// outcome 29 refused: token servers of every wrong form
+// outcome 30 refused: realm of a file, in the clear, foreign
 
-#include "image/registry/challenge.hpp"
+#include "registry/challenge.hpp"
 #include "lib/property.hpp"
 
 using namespace spc;

@@ -1,4 +1,4 @@
-// What a job wrote, which `scontainer doctor FILE` explains.
+// A job's output, explained by `scontainer doctor FILE`.
 
 #include "doctor/diagnose.hpp"
 #include "lib/property.hpp"
@@ -17,7 +17,7 @@ FUZZ_TARGET(diagnose) {
     must(one.task.size() <= 8 && one.task.find_first_not_of("0123456789") == std::string::npos,
          "a task is a number");
   }
-  // In pieces that the text itself decides.
+  // Feed it in pieces whose sizes depend on the text.
   Diagnosis diagnosis;
   for (std::size_t at = 0; at < size;) {
     const std::size_t step = 1 + data[at] % 61;

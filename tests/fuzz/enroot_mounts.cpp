@@ -1,4 +1,4 @@
-// What hooks give to enroot-mount, and what they write to ENROOT_MOUNTS.
+// Input of enroot-mount from hooks, and content of ENROOT_MOUNTS.
 
 #include <sys/mount.h>
 

@@ -1,5 +1,5 @@
-// An EROFS image, as fuse and the layer writer read layers: whatever is in it, reading ends, in an
-// error or in bytes.
+// An EROFS image, as fuse and the layer writer read layers: for any content, reading ends with an
+// error or with bytes.
 
 #include "lib/image_walk.hpp"
 #include "lib/memory_file.hpp"
@@ -8,7 +8,7 @@ using namespace spc;
 using namespace spc::fuzz;
 
 FUZZ_TARGET(erofs) {
-  // Its magic number is there: what has another one belongs to the target squashfs.
+  // Set EROFS's magic number. Other magic numbers belong to the target squashfs.
   std::string image(text_of(data, size));
   constexpr std::size_t kMagicAt = 1024;
   if (image.size() >= kMagicAt + 4) image.replace(kMagicAt, 4, "\xe2\xe1\xf5\xe0");

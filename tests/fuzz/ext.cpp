@@ -1,5 +1,5 @@
-// An ext2, ext3 or ext4 file system that a user brings, as fuse reads it: whatever is in it,
-// reading ends, in an error or in bytes.
+// An ext2, ext3 or ext4 file system of a user, as fuse reads it: for any content, reading ends with
+// an error or with bytes.
 
 #include "lib/image_walk.hpp"
 #include "lib/memory_file.hpp"
@@ -8,7 +8,7 @@ using namespace spc;
 using namespace spc::fuzz;
 
 FUZZ_TARGET(ext) {
-  // Its magic number is there: what has another one belongs to other targets.
+  // Set the magic number of ext. Other magic numbers belong to other targets.
   std::string image(text_of(data, size));
   constexpr std::size_t kMagicAt = 1080;
   if (image.size() >= kMagicAt + 2) image.replace(kMagicAt, 2, "\x53\xef");

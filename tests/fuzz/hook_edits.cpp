@@ -1,7 +1,7 @@
-// What a hook of the site prints, and the context that the built-in ones read as programs.
+// Output of a site hook, and the context that built-in hooks read as programs.
+// outcome 209 refused: a hook's plan with garbage: unknown key, relative path
 
-#include "hooks/json/context.hpp"
-#include "hooks/json/edits.hpp"
+#include "hooks/hook_json.hpp"
 #include "lib/property.hpp"
 
 using namespace spc;

@@ -1,4 +1,5 @@
-"""Values of options as nobody should write them: from pieces of every grammar, and from noise. Bytes, without NUL."""
+"""Hostile option values: random combinations of pieces of every grammar, and noise. Bytes without
+NUL."""
 import random
 
 PIECES = [b"/", b".", b"..", b"../", b"./x", b"~/", b":", b"::", b",", b",,", b"+", b"=", b"@", b"#", b"%", b"%s%n%s", b"%N", b"\\", b'"', b"'", b" ", b"\t", b"\n", b"\r",
@@ -12,7 +13,7 @@ PIECES = [b"/", b".", b"..", b"../", b"./x", b"~/", b":", b"::", b",", b",,", b"
 
 
 def hostile(chance):
-    """One value; `chance` is a random.Random."""
+    """Returns one value. `chance` is a random.Random."""
     kind = chance.random()
     if kind < 0.75:
         return b"".join(chance.choice(PIECES) for _ in range(chance.randint(1, 6)))

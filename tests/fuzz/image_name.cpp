@@ -1,7 +1,9 @@
-// What a user types as the image's name.
+// An image name as typed by a user.
+// outcome 2 refused: repository with upper case, empty component, leading -
+// outcome 8 refused: newline, ESC, NUL, invalid UTF-8
 
-#include "image/reference/location.hpp"
 #include "lib/property.hpp"
+#include "reference/location.hpp"
 
 using namespace spc;
 using namespace spc::fuzz;

@@ -1,5 +1,5 @@
-// An archive through the converter, as layer-writer runs it but for the process and the sandbox. An
-// independent reader looks at what comes out.
+// An archive through the converter, as layer-writer runs it but without process and sandbox. An
+// independent reader checks the output.
 
 #include <sys/stat.h>
 
@@ -66,7 +66,7 @@ extern "C" std::size_t LLVMFuzzerMutate(std::uint8_t* data, std::size_t size, st
 extern "C" std::size_t LLVMFuzzerCustomMutator(std::uint8_t* data, std::size_t size,
                                                std::size_t max_size, unsigned seed);
 
-/// Repairs the checksums of what looks like headers, so that mutations get past them.
+/// Repairs the checksums of blocks that look like headers, so that mutations get past them.
 std::size_t LLVMFuzzerCustomMutator(std::uint8_t* data, std::size_t size, std::size_t max_size,
                                     unsigned seed) {
   size = LLVMFuzzerMutate(data, size, max_size);

@@ -1,5 +1,5 @@
-// A library, or the loader's cache, of an image: whatever is in it, it is read or refused, and what
-// is written of it can be read.
+// A shared library or the loader's cache of an image: any content is read or refused, and the
+// written form can be read again.
 
 #include "hooks/loader/elf.hpp"
 #include "hooks/loader/ld_cache.hpp"

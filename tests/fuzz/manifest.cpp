@@ -1,7 +1,7 @@
-// What a registry answers: manifests, indexes and image configurations.
+// Answers of a registry: manifests, indexes and image configurations.
+// outcome 60 refused: wrong JSON types
 
-#include "image/registry/manifest.hpp"
-#include "image/registry/json.hpp"
+#include "registry/manifest.hpp"
 #include "lib/property.hpp"
 
 using namespace spc;
@@ -73,7 +73,7 @@ FUZZ_TARGET(manifest) {
       continue;
     }
     std::visit([](const auto& known) { check(known); }, *document);
-    // Another writer's form of the same document means the same.
+    // Another serialization of the document has the same meaning.
     const auto again = parse_manifest(Json::parse(text).value().str(), type, "manifest");
     must(again.has_value() && again->index() == document->index(),
          "order and blanks do not matter");

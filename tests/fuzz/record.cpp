@@ -1,8 +1,8 @@
 // Files of records/, names/ and images/origins/ in the store.
 
-#include "image/store/record.hpp"
-#include "image/reference/named_image.hpp"
+#include "image/store/store.hpp"
 #include "lib/property.hpp"
+#include "reference/reference.hpp"
 
 using namespace spc;
 using namespace spc::fuzz;

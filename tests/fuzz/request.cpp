@@ -1,6 +1,6 @@
-// What import is asked to do, which holds the user's strings.
+// A request to import, which contains strings of the user.
 
-#include "image/reference/request.hpp"
+#include "reference/request.hpp"
 #include "lib/property.hpp"
 
 using namespace spc;

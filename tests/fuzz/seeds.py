@@ -1,4 +1,5 @@
-"""Inputs that every target starts from: one of each kind of thing that it reads, and what was hostile elsewhere."""
+"""Seed inputs of all targets: one of each kind that a target reads, and inputs that were hostile
+elsewhere."""
 
 import gzip
 import hashlib
@@ -28,7 +29,7 @@ def image_name():
 
 
 def hostile_lines(count):
-    """Each with one good image or none, and hostile values otherwise."""
+    """Returns lines with one good image or none, and hostile values otherwise."""
     found = hostile_strings.values(13 * count)
     kept = [value.replace(b"\n", b"") for value in found]
     return [b"\n".join([kept[13 * i], b"ubuntu" if i % 4 else kept[13 * i + 1], *kept[13 * i + 2:13 * i + 13]]) for i in range(count)]
@@ -124,8 +125,8 @@ def cdi():
 
 
 def config():
-    tables = (Path(__file__).resolve().parent.parent.parent / name for name in ("runtime/image/config/config.hpp", "runtime/launch/policy/site_policy.hpp"))
-    rows = re.findall(r'^    \{"(\w+)", "([\w ,]+)",', "".join(table.read_text() for table in tables), re.M)
+    table = Path(__file__).resolve().parent.parent.parent / "runtime/config/config.hpp"
+    rows = re.findall(r'^ +\{"(\w+)", "([\w ,]+)",', table.read_text(), re.M)
     whole = "".join(f'{key} = {"true" if kind == "yes or no" else "[]" if kind.startswith("list") else 5}\n' for key, kind in rows)
     return [whole[:4000], 'pull = "never"\nwritable = false\n[registries."r:5000"]\ninsecure = true\n', "tag_ttl = -1", 'upper_size = "101%"', 'upper_size = "9999999999999G"',
             "features_off = ['container-save', # x\n\"container-name\",]\nallowed_registries = [\"*.b.c\"]\r\n[ registries . 'a' ]\nblocked = true",
@@ -133,7 +134,7 @@ def config():
 
 
 def layer():
-    import odd  # makes large ones too, which takes a second
+    import odd  # generates large ones as well, which takes a second
     return {title: data for title, (_, _, data) in odd.ARCHIVES.items() if len(data) <= longest("layer")}
 
 
@@ -142,7 +143,7 @@ def compression():
     text = b"".join(b"%d " % i for i in range(300))
     packed = gzip.compress(text, 6, mtime=0)
     named = b"\x1f\x8b\x08\x1c" + bytes(5) + b"\x03" + b"\3\0abc" + b"../../name\0" + b"comment\0" + packed[10:]
-    # A zstd frame of one raw block, of a run and of a reserved block; libzstd is not at hand in Python.
+    # A zstd frame of one raw block, of a run and of a reserved block. Python has no libzstd.
     def frame(block):
         return struct.pack("<IB", 0xFD2FB528, 0x20) + bytes([len(text) & 0xFF]) + block
     raw = struct.pack("<I", (5 << 3) | 1)[:3] + b"hello"
@@ -169,7 +170,8 @@ def verify_erofs():
 
 
 def squashfs():
-    """Small images of every compressor that mksquashfs knows, their tables compressed and not."""
+    """Small images of every compressor that mksquashfs knows, with compressed and uncompressed
+    tables."""
     with tempfile.TemporaryDirectory(prefix="spc-fuzz-") as directory:
         tree = Path(directory, "tree")
         (tree / "d").mkdir(parents=True)
@@ -195,7 +197,7 @@ def squashfs():
 
 
 def erofs():
-    """A small image in the form of the layer writer, and the same with damage."""
+    """A small image in the form of the layer writer, intact and damaged."""
     word, block = struct.Struct("<I").pack, 4096
 
     def record(mode, layout, size, start=0, attributes=b"", behind=b""):
@@ -209,7 +211,7 @@ def erofs():
             names += name
         return dirents + names
 
-    # 8,200 letters: one, itself repeated, five at the end.
+    # 8,200 letters: one literal, its repetition, five at the end.
     packed = b"\x1fa\1\0" + b"\xff" * 32 + bytes([8200 - 1 - 5 - 19 - 32 * 255]) + b"\x50aaaaa"
     index = (word(0) + word(2) + bytes(8) + struct.pack("<HHI", 1, 0, 3) + struct.pack("<HHHH", 2, 0, 0x801, 1) + struct.pack("<HHI", 0, 8, 0))
     attributes = bytes(12) + b"\3\1\1\0one1"
@@ -235,7 +237,7 @@ def erofs():
 
 
 def ext():
-    """Small file systems, in the forms in which they have content: blocks, extents, in the inode; and with damage."""
+    """Small file systems in each form of content (blocks, extents, in the inode), and damaged."""
     with tempfile.TemporaryDirectory(prefix="spc-fuzz-") as directory:
         tree = Path(directory, "tree")
         (tree / "d").mkdir(parents=True)
@@ -268,7 +270,7 @@ def ext():
 
 
 def archive():
-    """What `docker save` wrote before version 25 and after, and root file systems."""
+    """Output of `docker save` before version 25 and since, and root file systems."""
     layer = Tar().file(b"f").end()
     digest = "sha256:" + hashlib.sha256(layer).hexdigest()
     config = json.dumps({"os": "linux", "architecture": "amd64", "rootfs": {"type": "layers", "diff_ids": [digest]}}).encode()
@@ -304,8 +306,8 @@ def sif():
 
 
 def diagnose():
-    """The real lines of the unit test, one by one, all together, labelled, and cut where a line is."""
-    source = (Path(__file__).resolve().parent.parent / "unit/doctor/diagnose_test.cpp").read_text()
+    """Real lines of the unit test: one by one, all together, labelled, and cut at a line end."""
+    source = (Path(__file__).resolve().parent.parent / "unit/doctor/recorded_lines.hpp").read_text()
     table = source[source.index("kLines{"):source.index("return kLines")]
     rows = re.findall(r'\{((?:"(?:[^"\\]|\\.)*"\s*)+),\s*\{"', table)
     lines = ["".join(re.findall(r'"((?:[^"\\]|\\.)*)"', row)).replace('\\"', '"') for row in rows]
@@ -341,14 +343,14 @@ def enroot_mounts():
     return [*lines, "\n".join(["# x", "", *lines]) + "\n", "word", "/a /b\\04", "\\777 /\\400", "/a " + "x" * 5000, "a,b c,d e,f", ",", "\0 \0 \0"]
 
 
-def meeting():
-    """As tests/registry/step.py has the records."""
+def tracker():
+    """Records in the form of tests/registry/step.py."""
     token, image = b"token".ljust(16, b"\0"), bytes(range(32))
 
     def piece(who, data):
         return bytes([who | len(data) % 4 << 2, len(data) // 4]) + data
 
-    def hello(name=b"node01", magic=b"spcmeet3", shown=token):
+    def hello(name=b"node01", magic=b"spctrak3", shown=token):
         return struct.pack("8s16s64s", magic, shown, name)
 
     def record(kind, count=0, port=40000, indices=(), done=0, total=0, ip=bytes(16), of=image, came=(0, 0, 0, 0)):
@@ -415,8 +417,14 @@ def shared_files():
     return found
 
 
+def recipe():
+    return ["FROM debian:12 AS a\nARG X=1\nENV A=${X:-2} B='$A' C=\"$A b\"\nRUN --mount=type=cache,target=/x make \\\n # c\n\n  all\n", "# escape=`\nFROM x`\ny\n",
+            "FROM x\nRUN <<EOF\na\nEOF\nCOPY <<-'A' <<B /d/\n\t1\n\tA\n2\nB\n", "FROM x\nRUN <<EOF\n", "COPY --from=a --chmod=755 [\"a b\", \"/c\"]\n", "CMD [\"a\", 1]", "ENV A B C", "ENV =x", "LABEL a", "ENV ${A/x/${B:-${A%%.*}}}=$",
+            ".git\n**/*.o\n!a/**/b\n/x/../y\n[a-\n\\", "ENV A=${A" + "#*" * 2000 + "}", "ENV A=" + "${A:-" * 500, "RUN " + "a\\\n" * 500, "\xef\xbb\xbfFROM x\r\nRUN a\\\r\n b\r\n", "FROM \x1b[31m\nRNU x", "RUN a\0b"]
+
+
 def longest(target):
-    """No input is longer: what takes long teaches little."""
+    """Returns the maximal input length. Slow inputs find few errors."""
     return {"layer": 20000, "record": 4096, "compression": 20000, "config": 4096, "squashfs": 20000, "erofs": 30000, "ext": 65536, "archive": 20000, "sif": 40000, "diagnose": 20000, "libraries": 20000}.get(target, 8192)
 
 
@@ -438,7 +446,7 @@ def hook_edits():
 
 
 def of(target):
-    """Name -> bytes."""
+    """Returns the inputs of a target: name -> bytes."""
     inputs = globals()[target]()
     if not isinstance(inputs, dict):
         inputs = {f"{number:03}": data for number, data in enumerate(inputs)}

@@ -1,7 +1,8 @@
-// A SIF file, from its first byte to where its root file system is.
+// A SIF file, from its first byte to its root file system.
+// outcome 132 refused: not squashfs, version 3, truncated, tables past the end
 
-#include "image/reference/sif.hpp"
 #include "lib/property.hpp"
+#include "reference/first_bytes.hpp"
 
 using namespace spc;
 using namespace spc::fuzz;

@@ -1,11 +1,10 @@
-// What decides about images: policy.json, which people write, and what is attached to an image,
-// which anybody may have written.
+// Inputs of the signature policy: policy.json, which administrators write, and an image's
+// attachments, which are untrusted.
 
-#include "base/json/json.hpp"
-#include "image/signature/attachment.hpp"
-#include "image/signature/kept_signatures.hpp"
-#include "image/signature/trust_policy.hpp"
+#include "registry/signature.hpp"
+#include "base/json.hpp"
 #include "lib/property.hpp"
+#include "registry/trust_policy.hpp"
 
 using namespace spc;
 using namespace spc::fuzz;

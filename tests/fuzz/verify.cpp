@@ -1,16 +1,16 @@
-// What the verifier accepts can be read, and is what the converter could have written. The input is
-// a list of changes to the tables of a small image, five bytes each, so that all of it reaches
-// behind compression and places.
+// Images accepted by the verifier are readable and have the converter's form. The input is a list
+// of changes to the tables of a small image, five bytes each. So mutations reach the fields behind
+// compression and offsets.
 
 #include <sys/stat.h>
 
 #include <array>
 #include <span>
 
-#include "image/verify/verify.hpp"
 #include "lib/property.hpp"
 #include "unit/image/samples/verify_parts.hpp"
 #include "unit/image/samples/verify_sample.hpp"
+#include "verify/verify.hpp"
 
 using namespace spc;
 using namespace spc::fuzz;
@@ -19,14 +19,14 @@ namespace {
 
 constexpr std::size_t kMaxChanges = 64;
 
-/// A metadata block that is not compressed: the verifier accepts both.
+/// Returns an uncompressed metadata block, which the verifier accepts as well.
 std::string as_is(std::string_view content) {
   std::string block(2, '\0');
   test::put(block, 0, static_cast<std::uint16_t>(content.size() | 0x8000U));
   return block.append(content);
 }
 
-/// Change: table, offset (two bytes), how, value.
+/// Applies a change: table, offset (two bytes), operation, value.
 void apply(test::Parts& parts, const std::uint8_t* change) {
   constexpr std::array kTables{&test::Parts::inodes,    &test::Parts::directories,
                                &test::Parts::inodes,    &test::Parts::directories,
@@ -41,7 +41,7 @@ void apply(test::Parts& parts, const std::uint8_t* change) {
     case 2: table[at] = static_cast<char>(table[at] ^ value); break;
     default:
       table.replace(at, 4, std::string(table, (at + value) % table.size(), 4));
-      break;  // a number from elsewhere
+      break;  // a number copied from another offset
   }
 }
 

@@ -1,11 +1,11 @@
 // The verifier on EROFS images. The input is a list of changes to the tables of a small image, four
-// bytes each, whose checksum is made right again.
+// bytes each. The checksum is repaired afterwards.
 
 #include <span>
 
-#include "image/verify/verify.hpp"
 #include "lib/property.hpp"
 #include "unit/image/samples/erofs_image.hpp"
+#include "verify/verify.hpp"
 
 using namespace spc;
 using namespace spc::fuzz;
@@ -14,7 +14,7 @@ namespace {
 
 constexpr std::size_t kMostChanges = 64;
 
-/// Where the byte is that has this number among those of the tables.
+/// Returns the position of the byte with this number among those of the tables.
 std::size_t place_of(const test::ErofsImage& image, std::size_t number) {
   std::size_t all = 0;
   for (const auto& [begin, end] : image.tables) all += end - begin;
@@ -26,7 +26,7 @@ std::size_t place_of(const test::ErofsImage& image, std::size_t number) {
   return 0;
 }
 
-/// Change: the byte's number (two bytes), how, value.
+/// Applies a change: the byte's number (two bytes), operation, value.
 void change_byte(test::ErofsImage& image, const std::uint8_t* change) {
   const std::size_t at = place_of(image, std::size_t{change[0]} << 8U | change[1]);
   const std::uint8_t value = change[3];
@@ -37,7 +37,7 @@ void change_byte(test::ErofsImage& image, const std::uint8_t* change) {
     case 2: byte = static_cast<char>(byte ^ value); break;
     default:
       image.bytes.replace(at, 4, std::string(image.bytes, place_of(image, at + value), 4));
-      break;  // a number from elsewhere
+      break;  // a number copied from another offset
   }
 }
 

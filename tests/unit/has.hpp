@@ -5,16 +5,16 @@
 #include <string>
 #include <vector>
 
-#include "unit/test.hpp"
+#include "unit/catch2_compat.hpp"
 
-/// Whether the text has a part: a failed check shows the text.
+/// Whether a string contains a part. A failed check prints the string.
 struct TextHas {
   std::string text;
   bool found = false;
 
   operator bool() const {
     return found;
-  }  // NOLINT(google-explicit-constructor): it stands for the answer
+  }  // NOLINT(google-explicit-constructor): represents the result
   friend std::ostream& operator<<(std::ostream& out, const TextHas& it) { return out << it.text; }
 };
 
@@ -22,7 +22,7 @@ inline TextHas has(const std::string& text, const std::string& part) {
   return {text, text.find(part) != std::string::npos};
 }
 
-/// Whether one of the texts has it.
+/// Returns whether one of the strings contains `part`.
 inline TextHas has(const std::vector<std::string>& texts, const std::string& part) {
   TextHas all;
   for (const auto& text : texts) {

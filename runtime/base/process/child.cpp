@@ -15,10 +15,11 @@
 #include <cerrno>
 
 namespace spc {
+
 namespace {
 
 constexpr std::size_t kStack = 64 << 10;
-constexpr int kHigh = 32;  // above the numbers that descriptors are given
+constexpr int kHigh = 32;  // above the numbers that passed descriptors get
 
 std::vector<char*> as_pointers(const std::vector<std::string>& texts) {
   std::vector<char*> pointers;
@@ -27,13 +28,13 @@ std::vector<char*> as_pointers(const std::vector<std::string>& texts) {
   return pointers;
 }
 
-/// All that the child needs, made before it is.
+/// All data that the child needs, allocated before the child is created.
 struct Plan {
   const Program& program;
   std::vector<char*> arguments;
   std::vector<char*> environment;
-  std::vector<int>
-      high;  // of the descriptors that are passed, and /dev/null: only their room is made here
+  // for copies of the passed descriptors and of /dev/null; the child fills it
+  std::vector<int> high;
   pid_t parent = ::getpid();
   int failed = 0;
 };
@@ -42,8 +43,8 @@ void set_default_signals() {
   for (int number = 1; number < NSIG; ++number) ::signal(number, SIG_DFL);
 }
 
-/// Out of the way of the numbers that they get first, so that none is overwritten before it is
-/// used.
+/// Moves the passed descriptors above the numbers that they get, so that none is overwritten before
+/// it is used.
 bool arrange_descriptors(Plan& plan) {
   const auto& passed = plan.program.descriptors;
   for (std::size_t i = 0; i < passed.size(); ++i) {
@@ -61,9 +62,9 @@ bool arrange_descriptors(Plan& plan) {
   return true;
 }
 
-/// In the child: only system calls, and what `prepare` does. Returns only if the program is not
-/// executed, with the errno. A sanitizer's marks on a stack that nobody returns to would stay in
-/// our memory.
+/// Runs in the child: calls `prepare` and makes system calls only. Returns the errno if the program
+/// is not executed. The stack is never unwound, so a sanitizer's marks on it would stay in the
+/// parent's memory.
 [[gnu::no_sanitize_address]] int become(Plan& plan) noexcept {
   const Program& program = plan.program;
   if (program.death_signal != 0) {
@@ -77,8 +78,8 @@ bool arrange_descriptors(Plan& plan) {
   ::sigemptyset(&none);
   errno = 0;
   if (program.prepare && !program.prepare()) return errno != 0 ? errno : EPERM;
-  if (!arrange_descriptors(plan))
-    return errno == EINVAL ? EMFILE : errno;  // kHigh is beyond the limit
+  // kHigh is beyond the limit
+  if (!arrange_descriptors(plan)) return errno == EINVAL ? EMFILE : errno;
   if (program.umask) ::umask(*program.umask);
   if (program.directory != nullptr && ::chdir(program.directory) != 0) return errno;
   ::sigprocmask(SIG_SETMASK, &none, nullptr);
@@ -91,8 +92,8 @@ bool arrange_descriptors(Plan& plan) {
   return errno;
 }
 
-/// No signal handler of ours may run in a child that has our memory, nor before its own mask is
-/// set.
+/// Blocks all signals: no signal handler of this process may run in a child that shares its memory,
+/// nor before the child's own mask is set.
 class BlockedSignals {
  public:
   BlockedSignals() {
@@ -108,8 +109,8 @@ class BlockedSignals {
   sigset_t before_;
 };
 
-/// fork() makes memory usable in the child where there are threads; only the kernel makes a
-/// sibling.
+/// Creates the child. fork() makes memory usable in the child of a threaded process; only clone(2)
+/// can create a sibling.
 pid_t copy_process(ChildOf parent) {
   if (parent == ChildOf::us) return ::fork();
   return static_cast<pid_t>(
@@ -223,7 +224,8 @@ std::optional<ExitStatus> Child::try_wait() {
 
 void Child::kill() {
   if (pid_ <= 0) return;
-  if (has_group_) ::kill(-pid_, SIGKILL);  // first, so that the number still is that of its group
+  // Kill the group first, while the process's number still denotes it.
+  if (has_group_) ::kill(-pid_, SIGKILL);
   ::kill(pid_, SIGKILL);
   wait();
 }

@@ -21,9 +21,9 @@ Result<std::string> text_of(pid_t process, const char* file) {
   return read_file(opened.get(), kMost);
 }
 
-/// By env_start and env_end, fields 50 and 51 of `stat` (proc(5)): both are 0 where the new memory
-/// of an execve has no variables yet. The name, field 2, may have blanks and parentheses in it. A
-/// process that has ended has no memory either.
+/// Returns whether env_start and env_end, fields 50 and 51 of `stat` (proc(5)), are 0: the new
+/// memory of an execve has no variables yet. The name, field 2, may contain blanks and parentheses.
+/// A process that has ended has no memory either.
 bool has_no_variables(pid_t process) {
   const auto text = text_of(process, "stat");
   const std::size_t name_end = text ? text->rfind(')') : std::string::npos;

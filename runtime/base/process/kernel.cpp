@@ -27,7 +27,7 @@ KernelVersion running_kernel() {
 }
 
 Result<void> check_kernel() {
-  // It refuses these arguments, if it is there.
+  // A kernel with the call refuses these arguments.
   if (::syscall(SYS_mount_setattr, -1, nullptr, 0U, nullptr, std::size_t{0}) == 0 ||
       errno != ENOSYS)
     return {};

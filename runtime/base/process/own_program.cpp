@@ -5,17 +5,18 @@
 
 #include <string_view>
 
-#include "base/unique_fd.hpp"  // and unistd.h
+#include "base/unique_fd.hpp"
 
 namespace spc {
 
 std::string own_program(const char* name) {
   Dl_info about{};
-  link_map* code =
-      nullptr;  // this one's; the program itself has no name there, and a static one is none
+  // The file with this code. The main program has an empty name in the list, and a static program
+  // has no list.
+  link_map* code = nullptr;
   ::dladdr1(reinterpret_cast<const void*>(&own_program), &about, reinterpret_cast<void**>(&code),
             RTLD_DL_LINKMAP);
-  // The loader's names are as it looked for them, perhaps by way of symbolic links.
+  // The loader lists names as it searched for them, possibly through symbolic links.
   const UniqueFd file(
       ::open(code != nullptr && *code->l_name != '\0' ? code->l_name : "/proc/self/exe",
              O_PATH | O_CLOEXEC));

@@ -4,14 +4,14 @@
 
 namespace spc {
 
-/// The absolute path of a program of ours, in the directory where this installation has them:
-/// PREFIX/libexec/spank-container. That is found from the file that this very code was loaded from:
-/// a program there (then it is its own directory), one in PREFIX/bin, or the library in PREFIX/lib.
-/// So an installation may lie anywhere; what is not installed looks beside itself.
+/// Returns the absolute path of a program of this package, in the installation's program directory
+/// PREFIX/libexec/spank-container. The path is derived from the file that this code was loaded
+/// from, so an installation may have any prefix: a program in that directory, a program in
+/// PREFIX/bin, or the library in PREFIX/lib. For a program elsewhere, its own directory is used.
 ///
-/// Whoever runs this code, root included, may execute what it finds: who can change that directory
-/// can change this code, too. No environment, argument or work directory that a caller chose has a
-/// say. Whether the program exists is not looked at.
+/// Every user of this code, root included, may execute the result: a user who can change that
+/// directory can change this code as well. No environment variable, argument or work directory of a
+/// caller has an influence. Does not check whether the program exists.
 std::string own_program(const char* name);
 
 }  // namespace spc

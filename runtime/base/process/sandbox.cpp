@@ -10,28 +10,27 @@
 #include <cstdlib>
 
 #include "base/file.hpp"
-#include "base/process/seccomp_filter.hpp"
 #include "base/unique_fd.hpp"
 
 namespace spc {
+
 namespace {
 
 constexpr int kAlways[] = {
     SCMP_SYS(brk), SCMP_SYS(munmap), SCMP_SYS(mremap), SCMP_SYS(madvise), SCMP_SYS(getrandom),
-    // the end, abort() included
+    // end of the process, abort() included
     SCMP_SYS(exit), SCMP_SYS(exit_group), SCMP_SYS(rt_sigreturn), SCMP_SYS(rt_sigprocmask),
     SCMP_SYS(rt_sigaction), SCMP_SYS(sigaltstack), SCMP_SYS(getpid), SCMP_SYS(gettid),
-    // glibc's qsort asks how much memory there is when it gets 1 KiB or more, and does not look for
-    // an error
+    // glibc's qsort queries the memory size when it sorts 1 KiB or more, and ignores an error
     SCMP_SYS(sysinfo)};
 
-/// Fail with ENOSYS: libraries ask when there is much to do, to do it faster, and do without.
+/// Fail with ENOSYS: libraries use these calls only to work faster, and have a fallback.
 constexpr int kMissing[] = {
     SCMP_SYS(sched_getaffinity), SCMP_SYS(getcpu), SCMP_SYS(getrusage),
     SCMP_SYS(prlimit64),         SCMP_SYS(uname),  SCMP_SYS(clock_getres),
     SCMP_SYS(membarrier),        SCMP_SYS(rseq),   SCMP_SYS(set_robust_list)};
 
-/// `more`: from the limit to the one at which the kernel kills.
+/// Sets a limit. `more`: distance from the soft limit to the one at which the kernel kills.
 Result<void> set_limit(decltype(RLIMIT_CORE) what, rlim_t value, const char* name,
                        rlim_t more = 0) {
   rlimit current{};
@@ -42,7 +41,8 @@ Result<void> set_limit(decltype(RLIMIT_CORE) what, rlim_t value, const char* nam
   return {};
 }
 
-/// Stacks of threads count, and are as large as the user's limit of the stack.
+/// Returns the mapped memory in bytes. It includes the stacks of threads, each as large as the
+/// user's stack limit.
 [[maybe_unused]] rlim_t mapped_memory() {
   const UniqueFd file(::open("/proc/self/statm", O_RDONLY | O_CLOEXEC));
   const auto pages = read_file(file.get(), 256);
@@ -57,7 +57,7 @@ Result<void> load_filter(std::initializer_list<AllowedCall> allowed) {
   for (const int call : kAlways) filter.add(SCMP_ACT_ALLOW, call);
   for (const int call : kMissing) filter.add(SCMP_ACT_ERRNO(ENOSYS), call);
   filter.add(SCMP_ACT_ALLOW, SCMP_SYS(mprotect), {SCMP_A2(SCMP_CMP_MASKED_EQ, PROT_EXEC, 0)});
-  // Signals go to this process only: abort() sends one.
+  // Allow signals to this process only: abort() sends one.
   filter.add(SCMP_ACT_ALLOW, SCMP_SYS(tgkill),
              {SCMP_A0(SCMP_CMP_EQ, static_cast<scmp_datum_t>(::getpid()))});
   for (const AllowedCall& call : allowed) filter.add(SCMP_ACT_ALLOW, call.number, call.conditions);
@@ -75,9 +75,9 @@ Result<void> enter_sandbox(std::initializer_list<AllowedCall> allowed,
   SPC_TRY(set_limit(RLIMIT_NPROC, 0, "limit processes"));
   SPC_TRY(set_limit(RLIMIT_NOFILE, limits.descriptors, "limit descriptors"));
   SPC_TRY(set_limit(RLIMIT_FSIZE, limits.file_size, "limit the file size"));
-  SPC_TRY(set_limit(RLIMIT_CPU, limits.cpu_seconds, "limit the CPU time",
-                    1));  // SIGXCPU first: it says why
-#ifndef SPC_SANITIZE      // which maps terabytes
+  // One second before the kernel kills the process, SIGXCPU shows the reason.
+  SPC_TRY(set_limit(RLIMIT_CPU, limits.cpu_seconds, "limit the CPU time", 1));
+#ifndef SPC_SANITIZE  // a sanitizer maps terabytes
   if (limits.memory != RLIM_INFINITY)
     SPC_TRY(set_limit(RLIMIT_AS, mapped_memory() + limits.memory, "limit the memory"));
 #endif

@@ -33,8 +33,8 @@ Result<void> enter_user_namespace(RootMap map) {
     return Error::from_errno(errno, "create a user namespace")
         .hint("run scontainer doctor for the reason");
   }
-  // The kernel takes a group map from an ordinary user only when setgroups is given up; the groups
-  // that he has stay.
+  // The kernel accepts a group map from an ordinary user only after setgroups is denied. The
+  // supplementary groups stay.
   SPC_TRY(write_map("/proc/self/setgroups", "deny"));
   SPC_TRY(write_map("/proc/self/uid_map", line(map, uid)));
   SPC_TRY(write_map("/proc/self/gid_map", line(map, gid)));

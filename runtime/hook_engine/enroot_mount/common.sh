@@ -3,12 +3,13 @@
 if [ -n "${_SPC_COMMON_SH-}" ]; then return 0; fi
 readonly _SPC_COMMON_SH=1
 
-# What hooks ask for when they colour their words. Output goes to the job's log, which has no colours.
+# Variables by which hooks decide on coloured output. Output goes to the job's log, which has no
+# colours.
 if [ -t 2 ]; then readonly TTY_ON=y; else readonly TTY_OFF=y; fi
 
 common::fmt() { printf '%s' "${2-}"; }
 
-# log LEVEL MESSAGE|- [NL]
+# log LEVEL MESSAGE|- [NL]: writes a message, or with - its standard input.
 common::log() {
     local line
     [ -n "${2-}" ] || return 0
@@ -45,7 +46,7 @@ common::mktmpdir() (
     mktemp -d -p "${ENROOT_TEMP_PATH:-${TMPDIR:-/tmp}}" "$1.XXXXXXXXXX"
 )
 
-# read and readarray, for which the end of the input is no failure.
+# read and readarray that succeed at the end of the input.
 common::read() { read "$@" || return 0; }
 common::readstrarray() {
     local -n _spc_array="$1"
@@ -64,14 +65,14 @@ common::realpath() {
     printf '%s' "${path}"
 }
 
-# The mount point that the path lies on.
+# Prints the mount point of the path.
 common::mountpoint() {
     local path
     path=$(common::realpath "${1:-.}") || exit 1
     stat -c %m -- "${path}"
 }
 
-# The file with each ${NAME} replaced by that variable.
+# Replaces each ${NAME} in the file by that variable.
 common::envsubst() {
     local line rest
     while IFS= read -r line || [ -n "${line}" ]; do
@@ -85,7 +86,7 @@ common::envsubst() {
     done < "$1"
 }
 
-# Leaves only NAME=VALUE lines in the file, without ENROOT_* and without quotes round a value.
+# Keeps only NAME=VALUE lines of the file, without ENROOT_* and without quotes around a value.
 common::envfmt() {
     local line kept=""
     while IFS= read -r line || [ -n "${line}" ]; do
@@ -112,12 +113,12 @@ common::runparts() {
     done
 }
 
-# What the user has no permission for in a tree of his own.
+# Grants the user the missing permissions in the user's own tree.
 common::fixperms() {
     find "$1" -maxdepth 5 -type d ! -perm -u=rwx -exec chmod -f u+rwx {} + -o -type f ! -perm -u=r -exec chmod -f u+r {} + || :
 }
 
-# The entry of who the user is on the host.
+# Prints the host's passwd entry of the user.
 common::getpwent() {
     local inside outside rest
     read -r inside outside rest < /proc/self/uid_map
@@ -131,7 +132,7 @@ common::getgrent() {
 
 common::jq() { jq "$@" || common::err "Could not process JSON"; }
 
-# curl that fails where the server's answer is an error, unless CURL_IGNORE names the code.
+# Runs curl so that it fails on an error response, unless CURL_IGNORE has the code.
 common::curl() {
     local status=0 code ignored
     { code=$(curl -o /dev/fd/9 -w '%{http_code}' "$@") || status=$?; } 9>&1
@@ -144,7 +145,7 @@ common::curl() {
     return "${status}"
 }
 
-# debarch [MACHINE]: as Debian and OCI call the architecture.
+# debarch [MACHINE]: prints the name of the architecture in Debian and OCI.
 common::debarch() {
     case "${1:-$(uname -m)}" in
     x86_64) printf 'amd64' ;;
@@ -156,7 +157,7 @@ common::debarch() {
     esac
 }
 
-# evalnetrc FILE: the file with what a password's `$...` stands for, as enroot's .credentials have it.
+# evalnetrc FILE: prints the file with each password's `$...` expanded, as in enroot's .credentials.
 common::evalnetrc() {
     local line
     while IFS= read -r line || [ -n "${line}" ]; do

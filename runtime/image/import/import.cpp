@@ -1,30 +1,214 @@
+// The program `import`: pulls an image into the node's store or the shared store, and resolves tags
+// for srun.
+
 #include "image/import/import.hpp"
 
 #include <fcntl.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
+#include <csignal>
 #include <ctime>
+#include <deque>
+#include <exception>
 #include <iterator>
+#include <list>
+#include <optional>
 #include <set>
+#include <span>
+#include <string>
 
+#include "base/file.hpp"
 #include "base/format.hpp"
-#include "base/process/processors.hpp"
-#include "image/import/admission.hpp"
-#include "image/import/layer_form.hpp"
-#include "image/import/make_room.hpp"
-#include "image/import/stored_image.hpp"
-#include "image/pull/import_timing.hpp"
-#include "image/pull/layer_sharing.hpp"
-#include "image/pull/local_source.hpp"
+#include "base/process/child.hpp"
+#include "base/process/kernel.hpp"
+#include "base/process/own_program.hpp"
+#include "base/socket.hpp"
+#include "config/config.hpp"
+#include "image/pull/image_source.hpp"
+#include "image/pull/layer_process.hpp"
 #include "image/pull/pull_layers.hpp"
-#include "image/pull/repository.hpp"
-#include "image/reference/location.hpp"
-#include "image/registry/registry_session.hpp"
+#include "image/pull/shared_pull.hpp"
+#include "protocol/import.hpp"
+#include "protocol/submit.hpp"
+#include "reference/location.hpp"
+#include "reference/request.hpp"
+#include "registry/client.hpp"
 
 namespace spc {
+
+// --- layer form ---
+
+LayerLimits form_of_layers(const Config& config, bool user_store) {
+  LayerLimits form{.compression = LayerCompression::zstd, .processors = config.import_cpus};
+  if (config.wants_copies() && !user_store) form.format = LayerFormat::owned_squashfs;
+  if (config.layer_compression == "zstd") return form;
+  const bool takes_erofs = config.layer_format == "auto" && !user_store &&
+                           (maps_only_erofs() || saves_memory_by_erofs());
+  if (config.layer_format == "erofs" || takes_erofs) form.format = LayerFormat::erofs;
+  if (config.layer_compression == "none") {
+    form.compression = LayerCompression::none;
+  } else if (config.layer_compression == "lz4" || form.format == LayerFormat::erofs ||
+             reads_lz4()) {
+    form.compression = LayerCompression::lz4;
+  }
+  return form;
+}
+
+// --- shared store filling ---
+
+namespace {
+
+constexpr std::size_t kAtOnce = 4;
+
+/// Reads each layer to its end, as if another origin had delivered it to the node's store. Missing
+/// layers are fetched into the shared store at the same time.
+Result<void> read_layers(const std::vector<Descriptor>& layers, Repository& repository,
+                         HttpClient& http, AgentLink& agent, bool meter) {
+  std::deque<Descriptor> queue;
+  std::uint64_t total = 0, complete = 0;
+  for (const Descriptor& layer : layers) {
+    if (std::ranges::find(queue, layer.digest, &Descriptor::digest) != queue.end()) continue;
+    queue.push_back(layer);
+    total += layer.size;
+  }
+  std::list<std::unique_ptr<LayerProof>> underway;
+  while (!queue.empty() || !underway.empty()) {
+    for (; underway.size() < kAtOnce && !queue.empty(); queue.pop_front()) {
+      const ImageLayer layer{.blob = queue.front(), .diff_id = {}, .names = {}, .place = 0};
+      underway.push_back(LayerProof::start(layer, layer.blob.digest, {}, repository));
+    }
+    std::vector<pollfd> watched{agent.watch()};
+    std::uint64_t received = complete;
+    for (const auto& one : underway) {
+      received += one->received();
+      one->watch(watched);
+    }
+    if (meter) agent.meter(received, total);
+    SPC_TRY(http.wait(std::chrono::milliseconds(100), watched));
+    SPC_TRY(agent.check());
+    for (auto one = underway.begin(); one != underway.end();) {
+      const bool is_complete = SPC_TRY((*one)->advance());
+      if (is_complete) complete += (*one)->received();
+      // The destructor of a finished stream waits until the blob is published.
+      one = is_complete ? underway.erase(one) : std::next(one);
+    }
+  }
+  return {};
+}
+
+Result<void> check_all_there(const Manifest& manifest, const SharedStore& store,
+                             const std::string& place) {
+  for (const Descriptor& layer : manifest.layers) {
+    if (store.find(layer.digest, layer.size, place)) continue;
+    return Error(ErrorKind::no_space,
+                 formatted("layer {} is not in shared store {}", in_quotes(layer.digest.str()),
+                           in_quotes(store.directory())))
+        .hint("scontainer doctor --node checks the shared store");
+  }
+  return {};
+}
+
+Result<Digest> fill(const ImportRequest& request, const ImageReference& name, const Config& config,
+                    AgentLink& agent) {
+  SPC_TRY(config.check_registry(name.registry));
+  const auto store = SPC_TRY(SharedStore::open(config.shared.directory, config.shared.max_size));
+  const auto http = SPC_TRY(HttpClient::create(
+      {.stall = std::chrono::seconds(config.stall_timeout), .proxies = proxies_of_site(config)}));
+  Repository repository(*http, agent, name, config);
+  repository.look_first_in(&store);
+  const ResolvedImage image = SPC_TRY(repository.resolve(request.platform));
+  auto layers = image.manifest.layers;
+  if (request.pull == PullPolicy::missing) {  // nodes check stored layers when they read them
+    std::erase_if(layers, [&](const Descriptor& layer) {
+      return static_cast<bool>(store.find(layer.digest, layer.size, repository.place()));
+    });
+  }
+  SPC_TRY(read_layers(layers, repository, *http, agent, request.meter));
+  SPC_TRY(check_all_there(image.manifest, store, repository.place()));
+  return image.digest;
+}
+
+}  // namespace
+
+Result<Digest> fill_shared_store(const ImportRequest& request, const Config& config,
+                                 AgentLink& agent) {
+  const auto location = SPC_TRY(ImageLocation::parse(request.image, config.default_registry));
+  const std::string step =
+      "pull image " + in_quotes(location.canonical()) + " into the shared store";
+  if (location.kind != ImageLocation::Kind::registry) {
+    return Error(ErrorKind::invalid, step + ": it takes images of registries only");
+  }
+  auto image = fill(request, location.name, config, agent);
+  if (!image) return std::move(image).error().during(step);
+  return image;
+}
+
+// --- tag resolution ---
+
+namespace {
+
+/// Discards messages: the nodes resolve the tag again and report them.
+class Silence final : public Log {
+ public:
+  void write(LogLevel, std::string_view) noexcept override {}
+};
+
+/// Asks a `user-source` of this process for credentials. Starts it only when they are needed.
+Result<std::optional<RegistrySecret>> credentials_of_user(const ImageLocation& image, Log& log) {
+  auto [ours, theirs] = SPC_TRY(socket_pair());
+  const std::string path = own_program("user-source");
+  Program program{.path = path,
+                  .arguments = {path, image.canonical()},
+                  .descriptors = {{theirs.get(), kUserSourceSocket}}};
+  program.group = Program::Group::own;
+  const auto child = SPC_TRY(Child::start(program));
+  theirs.reset();
+  UserSourceLink link(ours.get(), log);
+  return link.credentials(image.name.registry, image.name.user);
+}
+
+/// Returns whether the nodes would ask the registry, by their rules.
+bool is_asked(const Config& config, const ImageLocation& image, PullPolicy pull) {
+  return image.kind == ImageLocation::Kind::registry && !image.name.digest &&
+         config.site.importer.empty() && asks_anyway(pull);
+}
+
+Result<std::string> answer_for(const std::string& name, std::string_view pull) {
+  const auto config = SPC_TRY(read_config(SPC_CONFIG_FILE));
+  const auto image = SPC_TRY(ImageLocation::parse(name, config.default_registry));
+  if (!is_asked(config, image, parse_pull_policy(pull).value_or(config.pull))) return std::string();
+  SPC_TRY(config.check_registry(image.name.registry));
+  const auto http = SPC_TRY(HttpClient::create(
+      {.stall = std::chrono::seconds(config.stall_timeout), .proxies = proxies_of_user(config)}));
+  Silence log;
+  Repository repository(*http, log, image.name, config,
+                        [&] { return credentials_of_user(image, log); });
+  const Digest digest = SPC_TRY(repository.ask_digest(image.name.tag));
+  return formatted("{} {} {}@{}\n", config.tag_ttl, config.job_tag_ttl, image.canonical(),
+                   digest.str());
+}
+
+}  // namespace
+
+int answer_resolve(std::span<char*> words) noexcept {
+  try {
+    if (words.size() != 2) return 2;
+    ::alarm(kResolveSeconds + 1);  // srun's time-out is shorter
+    const auto answer = answer_for(words[0], words[1]);
+    return answer && write_all(kResolveAnswer, *answer) ? 0 : 1;
+  } catch (const std::exception&) {  // out of memory
+    return 1;
+  }
+}
+
+// --- import ---
+
 namespace {
 
 std::string in_mb(std::uint64_t bytes) {
@@ -51,7 +235,7 @@ Result<std::vector<ImageLayer>> layers_of(const ResolvedImage& image) {
   return layers;
 }
 
-/// Which layers of the image are one file: as its record has it, if there is one.
+/// Returns the runs of layers that are one file, as in the image's record if there is one.
 std::vector<LayerRun> runs_for(const std::vector<ImageLayer>& all,
                                const std::optional<ImageRecord>& record) {
   std::vector<std::uint64_t> sizes;
@@ -90,7 +274,7 @@ Result<PulledLayers> sort_layers(const std::vector<ImageLayer>& all, std::span<c
   return layers;
 }
 
-/// Runs whose merged file is not there, or not for this image.
+/// Returns the runs whose merged file is missing or belongs to another image.
 std::vector<LayerRun> runs_to_merge(std::span<const LayerRun> runs,
                                     const std::vector<ImageLayer>& all,
                                     const PulledLayers& layers) {
@@ -103,7 +287,7 @@ std::vector<LayerRun> runs_to_merge(std::span<const LayerRun> runs,
   return wanted;
 }
 
-/// Bytes that the layers to convert or merge will take, as a rule.
+/// Returns the usual size in bytes of the layers to convert or merge.
 std::uint64_t bytes_needed(const std::vector<ImageLayer>& all, const PulledLayers& layers,
                            std::span<const LayerRun> merges, const ImageStore& store,
                            LayerCompression compression) {
@@ -135,7 +319,7 @@ const char* hint_for_room(const ImportRequest& request) {
                             : "what is in use stays: the administrator can make room there";
 }
 
-/// What an import takes without layers, and what each layer that is fetched and converted takes.
+/// Memory in bytes of an import without layers, and of each layer being fetched and converted.
 constexpr std::uint64_t kImportMemory = 32 << 20, kLayerMemory = 32 << 20;
 
 std::size_t parallel_layers(const Config& config) {
@@ -147,7 +331,7 @@ std::size_t parallel_layers(const Config& config) {
   return std::clamp<std::uint64_t>(fit, 1, most);
 }
 
-/// What every way to an image needs.
+/// Parameters that all kinds of images share.
 struct Import {
   const ImportRequest& request;
   const Config& config;
@@ -156,11 +340,12 @@ struct Import {
   HttpClient& http;
   ImportTiming& timing;
   UserSourceLink& user;
+  const RelayStarter* relay;
   std::chrono::steady_clock::time_point began;
 };
 
-/// For slurmd's log: the keys and their order are kept. `nodes`: of the step, if they could meet;
-/// `index` among those that have.
+/// Writes the record for slurmd's log, with stable keys in a stable order. It has the number of
+/// nodes if the step's nodes could reach the tracker, and this node's index among its peers.
 void tell_record(const Import& import, const Digest& image, const Peers* peers) {
   const BytesFrom& from = peers != nullptr ? peers->bytes() : import.timing.from;
   if (!import.request.record || import.timing.layers == 0) return;
@@ -170,39 +355,41 @@ void tell_record(const Import& import, const Digest& image, const Peers* peers) 
       100;
   import.agent.write(
       LogLevel::record,
-      formatted("digest={} nodes={} index={} layers={} converted={} registry_bytes={} "
-                "mirror_bytes={} node_bytes={} shared_bytes={} pull_ms={}.{}",
-                image.str(), peers != nullptr && peers->srun_listens() ? import.request.meet : 1U,
-                peers != nullptr ? peers->index() : 0U, import.timing.layers,
-                import.timing.converted, from.registry, from.mirrors, from.nodes, from.shared,
-                tenths / 10, tenths % 10));
+      formatted(
+          "digest={} nodes={} index={} layers={} converted={} registry_bytes={} "
+          "mirror_bytes={} node_bytes={} shared_bytes={} pull_ms={}.{}",
+          image.str(), peers != nullptr && peers->srun_listens() ? import.request.step_nodes : 1U,
+          peers != nullptr ? peers->index() : 0U, import.timing.layers, import.timing.converted,
+          from.registry, from.mirrors, from.nodes, from.shared, tenths / 10, tenths % 10));
 }
 
-/// The other nodes of the step, where there is a step on several. The agent is our parent, and the
-/// relay is to end with it.
+/// The other nodes of a step on several nodes. The agent is this process's parent, and the relay
+/// ends with it.
 struct StepNodes {
   UniqueFd agent;
   std::optional<Peers> peers;
 };
 
 void look_for_peers(StepNodes& nodes, const Import& import) {
-  if (import.request.meet < 2 || !import.config.peers.enabled || import.request.user_store) return;
+  if (import.request.step_nodes < 2 || !import.config.peers.enabled || import.request.user_store)
+    return;
   nodes.agent.reset(static_cast<int>(::syscall(SYS_pidfd_open, ::getppid(), 0)));
   nodes.peers.emplace(PeersContext{
       .http = import.http,
       .log = import.agent,
       .config = import.config.peers,
       .platform = import.request.platform,
-      .nodes = import.request.meet,
-      .meet = [&import](const MeetingRecord& asked) { return import.user.meet(asked); },
-      .tell = [&import](const MeetingRecord& told) { return import.user.tell(told); },
+      .nodes = import.request.step_nodes,
+      .ask_tracker =
+          [&import](const TrackerRecord& asked) { return import.user.ask_tracker(asked); },
+      .tell_tracker =
+          [&import](const TrackerRecord& told) { return import.user.tell_tracker(told); },
       .new_file = [&import] { return import.store.new_spool(); },
       .agent = nodes.agent.get(),
-      .relay = {}});
+      .relay = import.relay});
 }
 
-/// Announces the blobs that other nodes may ask for, if max_size and the disk have room for blobs
-/// and layers.
+/// Announces the blobs to other nodes, if max_size and the disk have room for blobs and layers.
 void promise(Peers& peers, const std::vector<ImageLayer>& all,
              const std::vector<ImageLayer>& missing, const Import& import, std::uint64_t needed) {
   std::vector<std::pair<Digest, std::uint64_t>> blobs;
@@ -217,8 +404,8 @@ void promise(Peers& peers, const std::vector<ImageLayer>& all,
   peers.will_fetch(blobs, whole - size);
 }
 
-/// Brings the layers that are missing or that this place has not delivered yet. They are held, so
-/// that nobody takes them away before the record names them.
+/// Pulls the layers that are missing or that this origin has not delivered yet. Holds all of them,
+/// so that none is evicted before the record names it.
 Result<StoredImage::Brought> bring_layers(const Import& import, ImageSource& source,
                                           const RequestedImage& wanted, const ResolvedImage& image,
                                           Peers* peers = nullptr,
@@ -229,10 +416,14 @@ Result<StoredImage::Brought> bring_layers(const Import& import, ImageSource& sou
   const auto all = SPC_TRY(layers_of(image));
   if (runs.empty()) runs = runs_for(all, SPC_TRY(import.store.image(image.digest)));
   auto layers = SPC_TRY(sort_layers(all, runs, import.store, rights));
+
+  // These layers must survive the eviction that makes room for the others.
   const auto merges = runs_to_merge(runs, all, layers);
   std::set<Digest> kept;
   for (const ImageLayer& layer : all) kept.insert({layer.names.alone, layer.names.fitted});
   for (const LayerRun& run : runs) kept.insert(merged_name(run.begin, all[run.end - 1].names));
+
+  // Converting and merging need a slot of the user and space in the store.
   std::optional<StoreLock> slot;
   LayerLimits limits;
   std::uint64_t needed = 0;
@@ -245,7 +436,8 @@ Result<StoredImage::Brought> bring_layers(const Import& import, ImageSource& sou
     SPC_TRY(make_room(import.store, import.config.store, needed, kept, import.agent,
                       hint_for_room(import.request)));
   }
-  // The nodes of one step pass blobs on, and would wait for what a node takes converted.
+  // Nodes of one step pass on blobs, and would wait for a blob that a node gets as a converted
+  // layer.
   std::optional<LayerSharing> sharing;
   if (peers == nullptr && shared != nullptr && import.config.shared.keep == "layers" &&
       !layers.missing.empty()) {
@@ -258,6 +450,7 @@ Result<StoredImage::Brought> bring_layers(const Import& import, ImageSource& sou
       import.timing.from.shared += layers.held[layer.place] ? layer.blob.size : 0;
   }
   const auto converted = layers.missing;
+
   if (peers != nullptr) promise(*peers, all, layers.missing, import, needed);
   ImageFacts facts([&import]() -> Result<LayerProcess::Ends> {
     return SPC_TRY(import.agent.new_object(order_of(kLayerFacts, import.config.import_cpus)))
@@ -272,10 +465,12 @@ Result<StoredImage::Brought> bring_layers(const Import& import, ImageSource& sou
                             .layers = all.size(),
                             .max_parallel = parallel_layers(import.config),
                             .limits = limits,
-                            .meter = import.request.meter,
+                            .meter = import.request.meter && import.request.user_store,
+                            .bar = import.request.meter && !import.request.user_store,
                             .peers = peers,
                             .facts = facts,
                             .timing = import.timing};
+
   auto held = SPC_TRY(about_store(pull_layers(context, std::move(layers)), import.store));
   if (sharing) sharing->give(converted, held);
   const TimedPhase phase(import.timing.publish);
@@ -283,11 +478,11 @@ Result<StoredImage::Brought> bring_layers(const Import& import, ImageSource& sou
   return StoredImage::Brought{std::move(held), facts.records()};
 }
 
-/// An image of a registry by one of the digests that it may have been given.
+/// An image of a registry, identified by a digest that the request may contain.
 struct ByDigest {
-  std::optional<Digest> digest;  ///< nothing: as the user gave it
-  bool is_resolved = false;      ///< it is what a tag is said to stand for: the rules see the tag
-  bool is_found = false;         ///< the registry, or the store, has it
+  std::optional<Digest> digest;  ///< empty: resolve the user's reference
+  bool is_resolved = false;      ///< the digest was resolved from a tag: the rules see the tag
+  bool is_found = false;         ///< the registry or the store has the image
 };
 
 ImageReference reference_for(const ImageReference& name, const ByDigest& by) {
@@ -311,17 +506,16 @@ RequestedImage wanted_image(const ImportRequest& request, const ImageReference& 
       .since = request.since,
       .has_it = request.manifest.has_value()};
   wanted.origin.platform = request.platform.str();
-  wanted.may_name =
-      by.is_resolved ==
-      request.resolved.has_value();  // the agent takes one name, which the leader has chosen
+  // The agent accepts only the name that the leader has chosen.
+  wanted.may_name = by.is_resolved == request.resolved.has_value();
   if (!by.is_resolved) return wanted;
   wanted.tag = ref_file_of(name, request.platform);
   wanted.stored_as = ref_file_of(name, request.platform, *by.digest);
   return wanted;
 }
 
-/// The site's, for the node's store. One that cannot be used costs a line: the registry has
-/// everything.
+/// Opens the site's shared store for an import into the node's store. If it is not usable, logs a
+/// warning: the registry has everything.
 std::optional<SharedStore> shared_store(const Import& import) {
   const SharedConfig& wanted = import.config.shared;
   if (wanted.directory.empty() || import.request.user_store) return std::nullopt;
@@ -336,7 +530,7 @@ Result<Digest> describe(const Import& import, const ResolvedImage& image) {
   return image.digest;
 }
 
-/// `name`: as the user gave it.
+/// Imports by digest. `name` is the reference as the user gave it.
 Result<Digest> import_by(const Import& import, const ImageReference& name, ByDigest& by,
                          UserSourceLink& user) {
   const ImageReference reference = reference_for(name, by);
@@ -350,9 +544,11 @@ Result<Digest> import_by(const Import& import, const ImageReference& name, ByDig
     const ResolvedImage described = SPC_TRY(repository.resolve(import.request.platform));
     return describe(import, described);
   }
+
   auto admission = SPC_TRY(
       Admission::prepare(import.config, import.store, by.is_resolved ? name : reference, name));
   const RequestedImage wanted = wanted_image(import.request, name, by);
+
   StoredImage stored(import.store, wanted, import.config);
   StepNodes nodes;
   look_for_peers(nodes, import);
@@ -369,7 +565,7 @@ Result<Digest> import_by(const Import& import, const ImageReference& name, ByDig
 
   const auto shared = shared_store(import);
   repository.look_first_in(shared ? &*shared : nullptr);
-  look_for_peers(nodes, import);  // anew: those met so far have the image
+  look_for_peers(nodes, import);  // form a new group: the nodes of the first one have the image
   Peers* const peers = nodes.peers ? &*nodes.peers : nullptr;
   repository.take_from(peers);
   const ResolvedImage image = SPC_TRY(repository.resolve(import.request.platform));
@@ -387,11 +583,12 @@ Result<Digest> import_by(const Import& import, const ImageReference& name, ByDig
   return image.digest;
 }
 
-/// Of a stored container only the image that it was made from will do. What a tag is said to stand
-/// for does not count if it cannot be had: this node's registry may be another one than srun's.
+/// Imports an image of a registry. A named container needs exactly its original image. If the
+/// digest that srun resolved from a tag is not available, the tag is resolved here: this node may
+/// use another registry than srun.
 Result<Digest> import_from_registry(const Import& import, const ImageReference& name,
                                     UserSourceLink& user) {
-  SPC_TRY(import.config.submit_rules().registries.check(name.registry));
+  SPC_TRY(import.config.check_registry(name.registry));
   ByDigest as_given{.digest = import.request.manifest};
   if (!import.request.resolved || as_given.digest || name.digest)
     return import_by(import, name, as_given, user);
@@ -404,9 +601,10 @@ Result<Digest> import_from_registry(const Import& import, const ImageReference& 
   return import_by(import, name, as_given, user);
 }
 
-/// An image that was saved as one layer on another has no other: those below come from where that
-/// image is, which this user must have access to. They then count as if the user had brought them.
-/// Returns which of the image's layers are one file: those below as they are in that image.
+/// Pulls the lower layers of an image that was saved as one layer on another image. The layers are
+/// fetched from that image's registry, and this user must have access to it. Afterwards they are
+/// recorded as provided by the user. Returns the runs of layers that are one file: the lower layers
+/// as in that image.
 Result<std::vector<LayerRun>> bring_layers_below(const Import& import, const ResolvedImage& image,
                                                  const std::string& place, UserSourceLink& user) {
   LayerRights rights(import.store, place);
@@ -422,14 +620,13 @@ Result<std::vector<LayerRun>> bring_layers_below(const Import& import, const Res
   };
   if (SPC_TRY(sort_layers(all, runs, import.store, rights)).missing.empty()) return with_top();
   const auto below = SPC_TRY(ImageReference::parse(image.manifest.layers_of));
-  if (!below.digest)
-    return Error(ErrorKind::corrupt, "does not say by digest which image lies below");
-  SPC_TRY(import.config.submit_rules().registries.check(below.registry));
+  if (!below.digest) return Error(ErrorKind::corrupt, "does not name the base image by digest");
+  SPC_TRY(import.config.check_registry(below.registry));
   ImportRequest request = import.request;
-  request.resolved = below.digest;  // nobody has asked for a name of it
+  request.resolved = below.digest;  // keep no name for it
   request.manifest.reset();
   request.registry_user.clear();
-  request.meet = 0;
+  request.step_nodes = 0;
   ByDigest by{.digest = below.digest};
   Import other{.request = request,
                .config = import.config,
@@ -438,6 +635,7 @@ Result<std::vector<LayerRun>> bring_layers_below(const Import& import, const Res
                .http = import.http,
                .timing = import.timing,
                .user = import.user,
+               .relay = nullptr,
                .began = import.began};
   const Digest brought =
       SPC_TRY_DURING("the image below: " + below.canonical(), import_by(other, below, by, user));
@@ -448,11 +646,11 @@ Result<std::vector<LayerRun>> bring_layers_below(const Import& import, const Res
   return with_top();
 }
 
-/// The user's process says at each start which image it is; what is in the store already its digest
-/// tells.
+/// Imports an image of the user. At each start the user's process identifies the image, and the
+/// digest shows whether the store has it.
 Result<Digest> import_from_user(const Import& import, const std::string& name,
                                 UserSourceLink& user) {
-  LocalSource source(user, name);
+  LocalSource source(user);
   RequestedImage wanted{
       .name = name, .stored_as = {}, .digest = {}, .origin = {}, .uid = import.request.uid};
   wanted.origin.user = import.request.uid;
@@ -472,7 +670,8 @@ Result<Digest> import_from_user(const Import& import, const std::string& name,
 }  // namespace
 
 Result<Digest> import_image(const ImportRequest& request, const Config& config,
-                            const ImageStore& store, AgentLink& agent, UserSourceLink& user) {
+                            const ImageStore& store, AgentLink& agent, UserSourceLink& user,
+                            const RelayStarter* relay) {
   const auto began = std::chrono::steady_clock::now();
   ImportTiming timing;
   const auto location = SPC_TRY(ImageLocation::parse(request.image, config.default_registry));
@@ -487,14 +686,89 @@ Result<Digest> import_image(const ImportRequest& request, const Config& config,
                       .http = *http,
                       .timing = timing,
                       .user = user,
+                      .relay = relay,
                       .began = began};
   auto image = location.kind == ImageLocation::Kind::registry
                    ? import_from_registry(import, location.name, user)
                    : import_from_user(import, name, user);
-  if (!image) return std::move(image).error().during("pull image " + in_quotes(name));
-  if (request.verbose)
-    agent.write(LogLevel::info, timing.line(std::chrono::steady_clock::now() - began));
+  if (!image) return std::move(image).error().during_pull(name);
+  const auto total = std::chrono::steady_clock::now() - began;
+  if (timing.told) agent.write(LogLevel::info, timing.closing_line(name, total));
+  if (request.verbose) agent.write(LogLevel::info, timing.line(total));
   return image;
 }
 
 }  // namespace spc
+
+// --- main program ---
+
+// The program `import`. The agent starts it as the service user, for one image
+// (protocol/import.hpp), or as `import policy` to check config.toml (protocol/policy.hpp). The
+// leader starts it as the user as `import trust`, and srun as the user as `import resolve`.
+
+using namespace spc;
+
+namespace {
+
+void give_up_what_is_not_needed() {
+  ::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
+  ::prctl(PR_SET_DUMPABLE, 0, 0, 0, 0);
+  ::umask(022);
+  std::signal(SIGPIPE, SIG_IGN);
+}
+
+Result<Digest> import_as_asked(AgentLink& agent, const Result<ImageStore>& store) {
+  std::string bytes(kMostImportRequest, '\0');
+  // recv, unlike recvmsg, drops a descriptor that is sent with the request
+  const ssize_t size = ::recv(kImportSource, bytes.data(), bytes.size(), 0);
+  if (size <= 0) return Error(ErrorKind::unavailable, "read the import request: there is none");
+  bytes.resize(static_cast<std::size_t>(size));
+  const auto request = SPC_TRY(ImportRequest::parse(bytes));
+  const auto config = SPC_TRY(read_config(request.config));
+  use_processors(config.import_cpus);
+  const ImportSandbox sandbox{.store = request.only_shared ? -1 : kImportStore,
+                              .paths = {config.shared.directory}};
+  // The relay's descriptors are created later, in the sandbox. Without a starter the other nodes
+  // use other sources.
+  std::optional<RelayStarter> relay;
+  if (request.step_nodes >= 2 && config.peers.enabled && !request.user_store) {
+    if (auto starter = RelayStarter::create()) relay = *std::move(starter);
+  }
+  SPC_TRY_DURING("entering the sandbox", enter_import_sandbox(sandbox));
+  if (request.only_shared) return fill_shared_store(request, config, agent);
+  if (!store) return store.error();
+  UserSourceLink user(kImportSource, agent);
+  return import_image(request, config, *store, agent, user, relay ? &*relay : nullptr);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  if (argc == 2 && std::string_view(argv[1]) == "policy") {
+    give_up_what_is_not_needed();
+    if (!enter_import_sandbox({})) return 1;
+    return answer_policy(kImportSocket);
+  }
+  if (argc > 1 && std::string_view(argv[1]) == "trust") {
+    give_up_what_is_not_needed();
+    if (!enter_import_sandbox({})) return 1;
+    return answer_trust(std::span(argv + 2, argv + argc), kImportSocket);
+  }
+  if (argc > 1 && std::string_view(argv[1]) == kResolve) {
+    give_up_what_is_not_needed();
+    return answer_resolve(std::span(argv + 2, argv + argc));
+  }
+  // Must be first: a process that is not dumpable cannot read the path of its own descriptor.
+  AgentLink agent(kImportSocket);
+  const auto store = ImageStore::open(kImportStore, &agent);
+  give_up_what_is_not_needed();
+  try {
+    const auto image = import_as_asked(agent, store);
+    const auto told = image ? agent.done(*image) : agent.failed(image.error());
+    return image && told ? 0 : 1;
+  } catch (const std::exception& error) {  // out of memory
+    static_cast<void>(
+        agent.failed(Error(ErrorKind::internal, std::string("import: ") + error.what())));
+    return 1;
+  }
+}

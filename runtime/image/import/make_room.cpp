@@ -1,4 +1,6 @@
-#include "image/import/make_room.hpp"
+// Eviction before a pull, and the limit of concurrent imports per user.
+
+#include "image/import/import.hpp"
 
 #include <algorithm>
 #include <cerrno>
@@ -89,8 +91,8 @@ Result<StoreLock> wait_for_slot(const ImageStore& store, const StoreConfig& conf
                             config.max_imports_per_user));
     }
     pollfd one = agent.watch();
-    if (::poll(&one, 1, 200) == 1)
-      SPC_TRY(agent.check());  // the agent has nothing to say but that it is gone
+    // the agent sends nothing here; readable means that it has exited
+    if (::poll(&one, 1, 200) == 1) SPC_TRY(agent.check());
   }
 }
 

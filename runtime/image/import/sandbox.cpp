@@ -1,4 +1,4 @@
-#include "image/import/sandbox.hpp"
+#include "image/import/import.hpp"
 
 #include <fcntl.h>
 #include <sched.h>
@@ -9,12 +9,12 @@
 #include <cerrno>
 #include <cstdint>
 
-#include "base/process/seccomp_filter.hpp"
+#include "base/process/sandbox.hpp"
 
 namespace spc {
 namespace {
 
-// <linux/landlock.h>, which the oldest distributions do not have.
+// from <linux/landlock.h>, which the oldest supported distributions lack
 constexpr long kCreateRuleset = 444, kAddRule = 445, kRestrictSelf = 446;
 constexpr std::uint32_t kVersion = 1U << 0, kPathBeneath = 1;
 constexpr std::uint64_t kExecute = 1ULL << 0, kWriteFile = 1ULL << 1;
@@ -25,10 +25,11 @@ struct [[gnu::packed]] PathBeneath {
   std::int32_t directory;
 };
 
-Result<void> refuse_calls(bool may_start) {
+Result<void> refuse_calls() {
   SeccompFilter filter(SCMP_ACT_ALLOW);
   filter.for_all_threads();
   const auto refuse = SCMP_ACT_ERRNO(EPERM);
+
   for (const int call : {SCMP_SYS(unshare),
                          SCMP_SYS(setns),
                          SCMP_SYS(mount),
@@ -62,35 +63,32 @@ Result<void> refuse_calls(bool may_start) {
                          SCMP_SYS(mknodat),
                          SCMP_SYS(personality)})
     filter.add(refuse, call);
-  // Its flags cannot be seen; libraries go on with clone.
+
+  // The filter cannot read the flags of clone3. Libraries fall back to clone.
   filter.add(SCMP_ACT_ERRNO(ENOSYS), SCMP_SYS(clone3));
   for (const int space : {CLONE_NEWNS, CLONE_NEWCGROUP, CLONE_NEWUTS, CLONE_NEWIPC, CLONE_NEWUSER,
                           CLONE_NEWPID, CLONE_NEWNET}) {
     const auto bits = static_cast<scmp_datum_t>(space);
     filter.add(refuse, SCMP_SYS(clone), {SCMP_A0(SCMP_CMP_MASKED_EQ, bits, bits)});
   }
-#ifndef SPC_SANITIZE  // whose leak check traces its own process, from a copy of it
+
+#ifndef SPC_SANITIZE  // its leak check traces the process from a copy of it
   filter.add(refuse, SCMP_SYS(ptrace));
-  if (!may_start) {
-    for (const int call : {SCMP_SYS(execve), SCMP_SYS(execveat), SCMP_SYS(fork), SCMP_SYS(vfork)})
-      filter.add(refuse, call);
-    filter.add(refuse, SCMP_SYS(clone), {SCMP_A0(SCMP_CMP_MASKED_EQ, CLONE_THREAD, 0)});
-  }
-#else
-  static_cast<void>(may_start);
+  for (const int call : {SCMP_SYS(execve), SCMP_SYS(execveat), SCMP_SYS(fork), SCMP_SYS(vfork)})
+    filter.add(refuse, call);
+  filter.add(refuse, SCMP_SYS(clone), {SCMP_A0(SCMP_CMP_MASKED_EQ, CLONE_THREAD, 0)});
 #endif
   return filter.load("seccomp filter");
 }
 
-/// Without Landlock there is nothing to do. Its first version would refuse what the shared store
-/// does: rename into another directory.
+/// Restricts writing to files. Does nothing without Landlock or with its first version, which
+/// forbids rename between directories, as the shared store needs.
 Result<void> refuse_files(const ImportSandbox& sandbox) {
   const long version = ::syscall(kCreateRuleset, nullptr, 0, kVersion);
   if (version < 2) return {};
   const std::uint64_t writes =
       kWriteFile | kChangeDirectories | kRefer | (version >= 3 ? kTruncate : 0);
-  const std::uint64_t handled =
-      writes | (version >= 5 ? kDeviceIoctl : 0) | (sandbox.may_start ? 0 : kExecute);
+  const std::uint64_t handled = writes | kExecute | (version >= 5 ? kDeviceIoctl : 0);
   const UniqueFd rules(static_cast<int>(::syscall(kCreateRuleset, &handled, sizeof handled, 0)));
   if (!rules) return Error::from_errno(errno, "Landlock");
   const auto allow = [&](int directory, std::uint64_t access) {
@@ -115,7 +113,7 @@ Result<void> enter_import_sandbox(const ImportSandbox& sandbox) {
   if (::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0)
     return Error::from_errno(errno, "no_new_privs");
   SPC_TRY(refuse_files(sandbox));
-  return refuse_calls(sandbox.may_start);
+  return refuse_calls();
 }
 
 }  // namespace spc

@@ -1,39 +1,38 @@
-#include "image/import/stored_image.hpp"
+#include "image/import/import.hpp"
 
 #include <algorithm>
 #include <cerrno>
 #include <ctime>
 
 #include "base/format.hpp"
-#include "base/sha256.hpp"
-#include "image/facts/facts.hpp"
-#include "image/reference/reference.hpp"
+#include "base/hash.hpp"
+#include "convert/facts.hpp"
+#include "reference/reference.hpp"
 
 namespace spc {
 namespace {
 
 std::int64_t now() { return static_cast<std::int64_t>(std::time(nullptr)); }
 
-/// Whatever the sandbox has said, in their order, cut and printable.
+/// Returns the sandbox's records in the same order, truncated and printable.
 std::string checked_facts(const std::string& records) {
   const auto sheet = facts_in(records);
   return sheet ? fact_records(*sheet) : std::string();
 }
 
-/// How the same image is called by its digest, as a name in the store.
+/// Returns the image's name by digest in the store.
 std::optional<std::string> name_by_digest(const ImageOrigin& origin, const Digest& manifest) {
   const auto reference = ImageReference::parse(origin.place() + "@" + manifest.str());
   return reference ? reference->ref_file_name() : std::nullopt;
 }
 
-/// What the registry has just said counts, whether or not it can be written down for the next
-/// start.
+/// Ignores EROFS: the registry's answer is valid even if it cannot be recorded for the next start.
 Result<void> unless_read_only(Result<void> written) {
   return written || written.error().sys_errno() != EROFS ? std::move(written) : Result<void>();
 }
 
-/// Whether the record has the layers of this manifest: it is the manifest that is judged, and the
-/// layers that are mounted.
+/// Returns whether the record has the layers of this manifest: the manifest is checked by the
+/// rules, but the record's layers are mounted.
 bool is_of(const Digest& manifest, const ImageRecord& record) {
   if (Sha256::of(record.manifest) != manifest) return false;
   const auto parsed = parse_manifest(record.manifest, "", "manifest");
@@ -46,9 +45,8 @@ bool is_of(const Digest& manifest, const ImageRecord& record) {
 
 }  // namespace
 
-/// Public images are found by the name that everybody sees, private ones by the grants of this
-/// user. Both are the agent's: what a name means, no file says that the service user could have
-/// written by itself.
+/// Finds public images by the public name, private ones by this user's grants. The agent writes
+/// both, so the service user alone cannot change which image a name means.
 Result<std::optional<StoredImage::Known>> StoredImage::find() {
   const std::optional<Known> none;
   const auto exactly = [&] { return look_at({.name = {}, .manifest = *wanted_.digest}); };
@@ -74,7 +72,7 @@ Result<std::optional<StoredImage::Known>> StoredImage::find() {
   }
   if (!grant) {
     if (named) return look_at(*named);
-    return wanted_.digest ? exactly() : Result(none);  // it came in under a tag
+    return wanted_.digest ? exactly() : Result(none);  // it was pulled by a tag
   }
   auto known = SPC_TRY(look_at(*grant));
   if (known)
@@ -100,7 +98,7 @@ Result<std::optional<StoredImage::Known>> StoredImage::look_at(NamedImage named)
   Known known{
       .named = std::move(named), .record = *std::move(record), .origins = {}, .origin = *origin};
   known.origins = std::move(origins);
-  // A date too far ahead was written before the clock was set back.
+  // A date too far in the future was written before the clock was set back.
   const std::int64_t left = known.origin.public_until - now();
   known.is_public = left > 0 && left <= config_.public_ttl;
   return std::optional(std::move(known));
@@ -124,10 +122,12 @@ Result<std::optional<Digest>> StoredImage::usable(PullPolicy pull, Repository& r
     return image;
   }
 
-  // A tag may have moved; of what the user wants as it is, only access to it is in question.
+  // A tag may have moved. If the user accepts the stored image, only access to it has to be
+  // checked.
   const bool as_it_is = pull == PullPolicy::missing || wanted_.digest;
   const Digest manifest = known->named.manifest;
-  const bool is_for_all = wanted_.digest && known->origin.public_until > 0;  // if anything is
+  // true if the image was public: then one request answers for all nodes of the step
+  const bool is_for_all = wanted_.digest && known->origin.public_until > 0;
   const auto answer =
       is_for_all ? repository.ask_for_all(*wanted_.digest, manifest)
                  : repository.ask_digest(as_it_is ? manifest.str() : repository.tag_or_digest());
@@ -142,8 +142,8 @@ void StoredImage::touch(const Digest& manifest) const {
   if (wanted_.stored_as && wanted_.may_name) store_.touch_name(*wanted_.stored_as);
 }
 
-/// It was known by a tag, and the next start shall find it by this digest without `import`, however
-/// the tag moves.
+/// Returns whether the image was known only by a tag and needs a name by digest: the next start
+/// then finds it without `import`, even if the tag moves.
 bool StoredImage::is_unnamed() const {
   return wanted_.digest && wanted_.stored_as && !store_.public_name(*wanted_.stored_as);
 }
@@ -185,7 +185,8 @@ Result<std::optional<Digest>> StoredImage::with_answer(Known known, const Digest
         unless_read_only(renew(std::move(known), repository.asked_by_others_at().value_or(now()))));
     return std::optional(manifest);
   }
-  if (!repository.confirm(manifest)) return none;  // fetching it gives the better message
+  // none: fetching the manifest gives the better message
+  if (!repository.confirm(manifest)) return none;
   const Access access = repository.access();
   SPC_TRY(admit(known.record.manifest, indexes));
   if (access == Access::refused_to_anonymous && known.origin.public_until > 0) {
@@ -206,7 +207,7 @@ Result<std::optional<Digest>> StoredImage::without_answer(const Known& known, co
               formatted("{}; using the stored image of {}", why.message(), wanted_.name));
     return std::optional(known.named.manifest);
   }
-  // It is gone, or not for everybody any more. Fetching it gives the message.
+  // The image is gone or no longer public. The fetch that follows gives the message.
   const bool gone =
       why.kind() == ErrorKind::refused || (why.kind() == ErrorKind::not_found && asked_for_itself);
   if (gone && known.origin.public_until > 0) SPC_TRY(turn_private(known));
@@ -219,8 +220,8 @@ NamedImage StoredImage::named(const Digest& manifest, const std::vector<Digest>&
   return image;
 }
 
-/// The registry has confirmed both tag and access to everybody. Files are written only when that
-/// matters.
+/// Records that the registry has confirmed tag and public access. Writes files only if later starts
+/// need them.
 Result<void> StoredImage::renew(Known known, std::int64_t asked_at) const {
   const Digest manifest = known.named.manifest;
   const bool counts = config_.tag_ttl > 0 || (config_.job_tag_ttl > 0 && wanted_.since);
@@ -235,7 +236,7 @@ Result<void> StoredImage::renew(Known known, std::int64_t asked_at) const {
   return store_.set_public_until(manifest, known.origins.public_until());
 }
 
-/// Its name goes first: everybody can read that.
+/// Removes the image's public names first: everybody can read them.
 Result<void> StoredImage::turn_private(Known known) const {
   for (const auto& name : {wanted_.stored_as, wanted_.tag}) {
     const auto found = name ? store_.public_name(*name) : std::nullopt;
@@ -258,8 +259,8 @@ Result<void> StoredImage::grant(NamedImage image) const {
   return {};
 }
 
-/// What a tag is said to stand for counts for this user alone, for the time when no registry is
-/// asked. It gives no right.
+/// Records srun's resolution of a tag for this user only, for starts that ask no registry. Grants
+/// no access.
 Result<void> StoredImage::note_tag(NamedImage image) const {
   if (!wanted_.tag) return {};
   image.name = *wanted_.tag;
@@ -271,8 +272,8 @@ Result<void> StoredImage::keep(const ResolvedImage& image, Access access, const 
                                std::optional<std::int64_t> asked_at) const {
   ImageOrigins origins = SPC_TRY(store_.origins(image.digest));
   ImageOrigin origin = wanted_.origin;
-  origin.name = wanted_.tag ? origin.place() + "@" + wanted_.digest->str()
-                            : wanted_.name;  // scontainer finds images by it
+  // the name by which scontainer finds the image
+  origin.name = wanted_.tag ? origin.place() + "@" + wanted_.digest->str() : wanted_.name;
   const ImageOrigin* known = origins.find(origin.place());
   if (access == Access::anonymous)
     origin.public_until = asked_at.value_or(now()) + config_.public_ttl;
@@ -285,11 +286,14 @@ Result<void> StoredImage::keep(const ResolvedImage& image, Access access, const 
   record.settings = settings_of(image.config) + checked_facts(brought.facts);
   record.manifest = image.manifest_bytes;
   record.config = image.config_bytes;
-  // Without its origins a record is nobody's; the other way round a public record could be left
-  // without a place.
+  // Write origins first: a record without origins is unusable, the reverse would make it public.
   SPC_TRY(store_.write_origins(image.digest, origins));
   SPC_TRY(store_.write_image(image.digest, record));
   SPC_TRY(store_.set_public_until(image.digest, origins.public_until()));
+  // The description is for display only: a failure must not fail the pull.
+  if (const bool is_public = origins.public_until() > now();
+      !is_public || !store_.write_public(image.digest, record, origin.platform))
+    SPC_TRY(store_.remove_public(image.digest));
   if (!wanted_.stored_as) return {};
   NamedImage now_named = named(image.digest, image.indexes);
   const auto before = store_.public_name(*wanted_.stored_as);

@@ -26,7 +26,7 @@ Result<std::vector<UniqueFd>> StoreObject::receive(ImportMessage& answer, std::s
   auto descriptors = receive_struct(socket_.get(), answer, most);
   if (!descriptors)
     return Error(ErrorKind::unavailable, "the process that writes it was killed")
-        .hint("perhaps out of memory: increase --mem");
+        .hint("increase --mem");
   if (answer.kind == ImportMessageKind::refused) return answer.error.error();
   return descriptors;
 }
@@ -75,7 +75,7 @@ Result<void> StoreObject::put(ImportMessage message, std::string_view bytes) {
     bytes.copy(piece.bytes, sizeof piece.bytes);
     sent = send_struct(socket_.get(), piece);
   }
-  SPC_TRY(receive(message));  // whatever came of sending: it knows why
+  SPC_TRY(receive(message));  // even if sending failed: the answer has the reason
   return {};
 }
 
@@ -85,10 +85,10 @@ void AgentLink::write(LogLevel level, std::string_view line) noexcept {
     const auto kind =
         level == LogLevel::warning ? ImportMessageKind::warning : ImportMessageKind::progress;
     const std::string text = std::string(level == LogLevel::record ? kPullRecord : "").append(line);
-    // An agent that is gone is noticed by the next request to it.
+    // The next request to the agent notices that it has exited.
     static_cast<void>(send_struct(socket_, message_of(kind, text)));
   } catch (const std::exception&) {
-    // A line is lost.
+    // Out of memory: the line is lost.
   }
 }
 
@@ -100,7 +100,7 @@ void AgentLink::meter(std::uint64_t done, std::uint64_t total) noexcept {
   static_cast<void>(send_struct(socket_, message));
 }
 
-/// A refusal is an Error.
+/// Sends a request and receives the answer. Returns a refusal as an error.
 Result<std::vector<UniqueFd>> AgentLink::ask(const ImportMessage& question, ImportMessage& answer) {
   SPC_TRY(send_struct(socket_, question));
   auto descriptors = SPC_TRY(receive_struct(socket_, answer, 1));
@@ -127,7 +127,7 @@ Result<bool> AgentLink::evict(const Digest& layer) {
   return answer.kind == ImportMessageKind::obeyed;
 }
 
-/// These bytes, unless they are empty, in place of what is there.
+/// Replaces the object by these bytes, or removes it if they are empty.
 Result<void> AgentLink::put(ImportMessage message, std::string_view bytes) {
   const auto object = SPC_TRY_DURING("write into the store", new_object());
   SPC_TRY_DURING("write into the store", object->put(message, bytes));
@@ -137,7 +137,12 @@ Result<void> AgentLink::put(ImportMessage message, std::string_view bytes) {
 Result<void> AgentLink::publish_record(const Digest& manifest, std::string_view bytes) {
   ImportMessage message = message_of(ImportMessageKind::record);
   message.digest = manifest;
-  return put(message, bytes);
+  auto published = put(message, bytes);
+  if (published) return {};
+  auto error = std::move(published).error().during("image " + in_quotes(manifest.str()));
+  if (error.kind() != ErrorKind::corrupt) return error;
+  return std::move(error).hint(
+      "pull it again; if this returns, have the administrator check the node");
 }
 
 Result<void> AgentLink::remove_record(const Digest& manifest) {

@@ -11,32 +11,36 @@
 #include "base/log.hpp"
 #include "base/result.hpp"
 #include "base/unique_fd.hpp"
-#include "image/layer/worker/layer_process.hpp"
-#include "image/store/store_keeper.hpp"
+#include "image/pull/layer_process.hpp"
+#include "image/store/store.hpp"
 #include "protocol/import.hpp"
 
 namespace spc {
 
-/// A new object of the store, from import's side: a publisher makes it. Destruction gives it up.
+/// A new store object as seen by `import`: a publisher of the agent creates it. The destructor
+/// discards it unless it was published.
 class StoreObject : public std::enable_shared_from_this<StoreObject> {
  public:
   explicit StoreObject(UniqueFd socket) : socket_(std::move(socket)) {}
 
-  /// Of a layer, once: the ends of the `layer-writer` that the publisher has started. They keep the
-  /// object.
+  /// Returns the pipe ends of the `layer-writer` that the publisher has started. Valid once, for
+  /// layers only. The object keeps owning them.
   Result<LayerProcess::Ends> writer();
-  /// The layer's file for reading, when the writer has been waited for; -1 before.
+  /// Returns the layer's file for reading once the writer has been waited for, -1 before.
   [[nodiscard]] int file() const { return file_.get(); }
-  /// Requests a name for the layer; takes as long as writing it back and verifying it.
+  /// Asks the publisher to publish the layer. The answer takes as long as writing back and
+  /// verifying.
   Result<void> publish(const Digest& layer);
-  /// Whether publish() was answered: true: the layer is in the store; Error: it was refused.
+  /// Returns true if the layer is published, false while the answer is pending. Error: the
+  /// publisher refused it.
   Result<bool> is_published();
   /// Readable when is_published() has an answer.
   [[nodiscard]] pollfd watch() const {
     return {.fd = socket_.get(), .events = POLLIN, .revents = 0};
   }
 
-  /// Of a record, name or grant, as `message` says: all of its bytes; none: removes it.
+  /// Writes all bytes of the record, name or grant that `message` identifies. Empty bytes remove
+  /// it.
   Result<void> put(ImportMessage message, std::string_view bytes);
 
  private:
@@ -46,24 +50,25 @@ class StoreObject : public std::enable_shared_from_this<StoreObject> {
   std::string layer_;
 };
 
-/// import's side of protocol/import.hpp.
+/// The side of `import` in protocol/import.hpp.
 class AgentLink final : public Log, public StoreKeeper {
  public:
   /// `socket` is borrowed.
   explicit AgentLink(int socket) : socket_(socket) {}
 
-  /// A line for the waiting user: info is progress, a warning must be seen.
+  /// Sends a line to the waiting user. LogLevel::info is progress. A warning is always shown.
   void write(LogLevel level, std::string_view line) noexcept override;
 
-  /// Printed as numbers instead of lines for whoever asked.
+  /// Sends progress as numbers instead of lines, if the request asked for numbers.
   void meter(std::uint64_t done, std::uint64_t total) noexcept;
 
-  /// A new object; `order`: for `layer-writer` (protocol/layer.hpp), nothing: put() follows.
+  /// Requests a new object. `order` is for `layer-writer` (protocol/layer.hpp); without one, put()
+  /// follows.
   Result<std::shared_ptr<StoreObject>> new_object(std::string_view order = {});
-  /// Removes the layer from the store. False: it is in use.
+  /// Removes the layer from the store. Returns false if it is in use.
   Result<bool> evict(const Digest& layer);
-  /// Unmounts what no step uses, but jobs hold for their next ones. False: there is no such thing
-  /// here.
+  /// Unmounts layers that jobs hold for later steps and no step uses. Returns false if there are
+  /// none.
   Result<bool> release_held() { return evict(Digest{}); }
 
   Result<void> publish_record(const Digest& manifest, std::string_view bytes) override;
@@ -71,15 +76,15 @@ class AgentLink final : public Log, public StoreKeeper {
   Result<void> set_name(const Digest& key, std::optional<std::uint32_t> uid,
                         std::string_view means) override;
 
-  /// Readable when the agent is gone: it says nothing unasked.
+  /// Readable only when the agent has exited: it sends no unsolicited message.
   [[nodiscard]] pollfd watch() const { return {.fd = socket_, .events = POLLIN, .revents = 0}; }
-  /// Error: the agent is gone.
+  /// Returns an error if the agent has exited.
   Result<void> check();
 
-  /// What the image says of itself, for who asked for no more than that.
+  /// Sends the image configuration to a caller that requested only this.
   Result<void> describe(std::string_view config);
 
-  /// The last message is one of these.
+  /// Report the result. Each of these two is the last message.
   Result<void> done(const Digest& manifest);
   Result<void> failed(const Error& error);
 

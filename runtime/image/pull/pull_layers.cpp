@@ -1,19 +1,273 @@
+// Scheduling of the parallel pull of an image's layers, and the merging of small ones.
+
 #include "image/pull/pull_layers.hpp"
 
+#include <fcntl.h>
+#include <unistd.h>
+
 #include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstdio>
+#include <ctime>
 #include <list>
 #include <map>
 #include <utility>
 
+#include "base/bytes.hpp"
 #include "base/format.hpp"
-#include "image/pull/layer_proof.hpp"
+#include "image/store/store.hpp"
 
 namespace spc {
+
+// --- import timing ---
+
+std::string ImportTiming::line(Seconds total) const {
+  std::array<char, 400> text{};
+  if (layers == 0) {
+    std::snprintf(text.data(), text.size(), "import %.2f s: all layers present", total.count());
+  } else {
+    const Seconds before = total - others - fetch - convert - publish;
+    std::snprintf(text.data(), text.size(),
+                  "import %.2f s: resolve %.2f, fetch %.2f (%zu layer%s, %.1f MB), wait for the "
+                  "converter %.2f, "
+                  "verify and publish %.2f, wait for other imports %.2f",
+                  total.count(), before.count(), fetch.count(), layers, layers == 1 ? "" : "s",
+                  static_cast<double>(bytes) / 1e6, convert.count(), publish.count(),
+                  others.count());
+  }
+  return text.data();
+}
+
+std::string ImportTiming::closing_line(const std::string& image, Seconds total) const {
+  std::array<char, 40> seconds{};
+  std::snprintf(seconds.data(), seconds.size(), "%.1f", total.count());
+  return formatted("pulled {}: {} in {} s, {} of {} layers", image, human_bytes(bytes),
+                   seconds.data(), layers, all_layers);
+}
+
+// --- layer proof ---
+
+namespace {
+
+/// Compares the digest of all bytes with the layer's, when the blob has ended.
+Result<void> check_digest(BlobStream& blob, Sha256& hash, const ImageLayer& layer) {
+  SPC_TRY(blob.outcome());
+  const Digest digest = hash.finish();
+  blob.proven(digest == layer.blob.digest);
+  if (digest == layer.blob.digest) return {};
+  return std::move(Error(ErrorKind::corrupt,
+                         formatted("{}: has digest {} instead", name_of(layer), digest.str()))
+                       .hint(blob.whose_fault()));
+}
+
+}  // namespace
+
+std::unique_ptr<LayerProof> LayerProof::start(ImageLayer layer, const Digest& name,
+                                              LayerLocks locks, ImageSource& source) {
+  std::unique_ptr<LayerProof> proof(new LayerProof(std::move(layer), name, std::move(locks)));
+  proof->blob_ = source.open_layer(proof->layer_.blob, *proof);
+  proof->blob_->start();
+  return proof;
+}
+
+HttpHandler::Take LayerProof::take(std::span<const std::byte> bytes) {
+  hash_.update(bytes);
+  received_ += bytes.size();
+  came_.add(blob_->comes_from(), bytes.size());
+  return HttpHandler::Take::taken;
+}
+
+Result<bool> LayerProof::advance() {
+  blob_->advance();
+  if (!blob_->finished()) return false;
+  SPC_TRY(check_digest(*blob_, hash_, layer_));
+  return true;
+}
+
+// --- layer rights ---
+
+Result<bool> LayerRights::may_take(const Digest& layer) {
+  if (store_.was_delivered(layer, origin_)) return true;
+  if (!public_) {
+    public_.emplace();
+    const std::int64_t now = std::time(nullptr);
+    for (const StoredRecord& record : SPC_TRY(list_records(store_))) {
+      if (record.public_until > now) public_->insert(record.layers.begin(), record.layers.end());
+    }
+  }
+  return public_->contains(layer);
+}
+
+// --- layer pull ---
+
+namespace {
+
+constexpr std::size_t kMaxWaiting = 512 << 10;
+// If the converter fails, hash the rest of the blob up to this size in bytes: a wrong digest blames
+// the registry, a right one the image.
+constexpr std::uint64_t kWorthKnowing = std::uint64_t{1} << 30;
+
+constexpr char kBrokenImage[] = "the image is corrupt: rebuild and push it";
+
+bool is_readable(int descriptor) {
+  pollfd one{.fd = descriptor, .events = POLLIN};
+  return ::poll(&one, 1, 0) == 1;
+}
+
+}  // namespace
+
+LayerPull::LayerPull(ImageLayer layer, LayerLocks locks, std::shared_ptr<StoreObject> object,
+                     LayerProcess converter)
+    : layer_(std::move(layer)),
+      name_(layer_.names.alone),
+      locks_(std::move(locks)),
+      object_(std::move(object)),
+      converter_(std::move(converter)) {}
+
+Result<std::unique_ptr<LayerPull>> LayerPull::start(ImageLayer layer, LayerLocks locks,
+                                                    ImageSource& source, AgentLink& agent,
+                                                    const LayerLimits& limits) {
+  auto object = SPC_TRY(agent.new_object(order_of(limits)));
+  LayerProcess converter(SPC_TRY_DURING("convert " + name_of(layer), object->writer()));
+  const int input = converter.input();
+  if (::fcntl(input, F_SETFL, O_WRONLY | O_NONBLOCK) != 0)
+    return Error::from_errno(errno, "prepare the pipe to the converter");
+  std::unique_ptr<LayerPull> pull(
+      new LayerPull(std::move(layer), std::move(locks), std::move(object), std::move(converter)));
+  pull->blob_ = source.open_layer(pull->layer_.blob, *pull);
+  pull->blob_->start();
+  return pull;
+}
+
+void LayerPull::watch(std::vector<pollfd>& descriptors) const {
+  if (asked_for_name_) return descriptors.push_back(object_->watch());
+  if (!input_closed_ && waiting_.size() > waiting_from_)
+    descriptors.push_back({.fd = converter_.input(), .events = POLLOUT});
+  if (!paused_ && !blob_->finished()) blob_->watch(descriptors);
+  if (!converter_left_ && !wants_below_) {
+    descriptors.push_back({.fd = converter_.result_descriptor(), .events = POLLIN});
+    descriptors.push_back({.fd = converter_.below_descriptor(), .events = POLLIN});
+  }
+}
+
+LayerPhase LayerPull::phase() const {
+  if (asked_for_name_) return LayerPhase::publishing;
+  return paused_ || blob_->finished() ? LayerPhase::converting : LayerPhase::fetching;
+}
+
+HttpHandler::Take LayerPull::take(std::span<const std::byte> bytes) {
+  drain();
+  if (waiting_.size() - waiting_from_ > kMaxWaiting) {
+    paused_ = true;
+    return HttpHandler::Take::later;
+  }
+  hash_.update(bytes);
+  received_ += bytes.size();
+  came_.add(blob_->comes_from(), bytes.size());
+  const auto rest = waiting_.empty() ? write_some(bytes) : bytes;
+  waiting_.insert(waiting_.end(), rest.begin(), rest.end());
+  return HttpHandler::Take::taken;
+}
+
+/// Writes to the converter's pipe. Returns the bytes that did not fit.
+std::span<const std::byte> LayerPull::write_some(std::span<const std::byte> bytes) {
+  while (!bytes.empty() && !converter_left_) {
+    const ssize_t written = ::write(converter_.input(), bytes.data(), bytes.size());
+    if (written >= 0) {
+      bytes = bytes.subspan(static_cast<std::size_t>(written));
+    } else if (errno == EAGAIN) {
+      return bytes;
+    } else if (errno != EINTR) {
+      converter_left_ = true;
+    }
+  }
+  return {};
+}
+
+void LayerPull::drain() {
+  if (waiting_.empty()) return;
+  const auto rest = write_some(std::span(waiting_).subspan(waiting_from_));
+  waiting_from_ = waiting_.size() - rest.size();
+  if (rest.empty()) {
+    waiting_.clear();
+    waiting_from_ = 0;
+  }
+}
+
+Result<bool> LayerPull::advance() {
+  // Call it after the end as well: the stream may have a lease that other processes watch.
+  blob_->advance();
+  if (asked_for_name_) return object_->is_published();
+  drain();
+  if (paused_ && waiting_.empty()) {
+    paused_ = false;
+    blob_->resume();
+  }
+  if (!converter_left_ && !input_closed_) {
+    converter_left_ = is_readable(converter_.result_descriptor());
+  }
+  if (converter_left_ && !blob_->finished() && layer_.blob.size - received_ > kWorthKnowing) {
+    SPC_TRY(converted());
+    return Error(ErrorKind::internal,
+                 formatted("convert {}: the converter stopped reading", name_of(layer_)));
+  }
+  if (!blob_->finished() || !waiting_.empty()) return false;
+  if (!input_closed_) {
+    SPC_TRY(check_blob());
+    converter_.close_input();
+    input_closed_ = true;
+  }
+  if (!is_readable(converter_.result_descriptor())) {
+    if (!wants_below_ && is_readable(converter_.below_descriptor())) {
+      wants_below_ = true;
+      // a fitted layer does not get that name
+      locks_.alone.reset();
+    }
+    return false;
+  }
+  SPC_TRY(check_archive());
+  SPC_TRY(object_->publish(name_));
+  asked_for_name_ = true;
+  return false;
+}
+
+Result<void> LayerPull::give_below(std::span<const int> layers) {
+  wants_below_ = false;
+  // Ignore errors: if the converter has ended, its report or exit status has the reason.
+  (void)converter_.give_below(layers);
+  return {};
+}
+
+Result<void> LayerPull::check_blob() { return check_digest(*blob_, hash_, layer_); }
+
+/// Returns the converter's result. Reports bytes that it cannot accept as an error of the image.
+Result<ConvertedLayer> LayerPull::converted() {
+  auto layer = converter_.finish();
+  if (layer) return layer;
+  auto error = std::move(layer).error().during("convert " + name_of(layer_));
+  const bool image_is_bad = error.kind() == ErrorKind::corrupt ||
+                            error.kind() == ErrorKind::invalid ||
+                            error.kind() == ErrorKind::refused;
+  return image_is_bad ? std::move(error).hint(kBrokenImage) : std::move(error);
+}
+
+Result<void> LayerPull::check_archive() {
+  const ConvertedLayer layer = SPC_TRY(converted());
+  if (layer.fitted != 0) name_ = layer_.names.fitted;
+  if (layer.diff_id == layer_.diff_id) return {};
+  return Error(ErrorKind::corrupt,
+               formatted(
+                   "{}: its uncompressed digest is {} instead of {} as in the image configuration",
+                   name_of(layer_), layer.diff_id.str(), layer_.diff_id.str()))
+      .hint(kBrokenImage);
+}
+
+// --- pull of all layers ---
+
 namespace {
 
 using Clock = std::chrono::steady_clock;
-
-std::uint64_t megabytes(std::uint64_t bytes) { return (bytes + 500'000) / 1'000'000; }
 
 class Progress {
  public:
@@ -26,14 +280,17 @@ class Progress {
     finished_ += layer.blob.size;
   }
   void complete() {
-    if (context_.meter && total_ > 0) context_.agent.meter(total_, total_);
+    context_.timing.all_layers = context_.layers;
+    if (!context_.meter || total_ == 0) return;
+    context_.agent.meter(total_, total_);
+    context_.timing.told = true;
   }
-  /// `underway` bytes have come of layers that are not finished; others convert `elsewhere` layers;
-  /// other nodes bring `by_nodes`.
+  /// Reports progress. `underway` bytes of unfinished layers have arrived, other processes convert
+  /// `elsewhere` layers, and other nodes fetch `by_nodes` layers.
   void tell(std::uint64_t underway, std::size_t elsewhere, std::size_t by_nodes) {
     if (context_.peers != nullptr) context_.peers->tell_progress(finished_ + underway, total_);
-    if (context_.peers != nullptr && context_.peers->srun_listens())
-      return;  // and tells the user of all nodes
+    // srun's line then shows the progress of all nodes
+    if (context_.peers != nullptr && context_.peers->srun_listens()) return;
     const auto now = Clock::now();
     if (now < next_) return;
     if (context_.meter) {
@@ -42,32 +299,40 @@ class Progress {
       return;
     }
     std::string line =
-        formatted("pulling {}: {} of {} layers, {} of {} MB", context_.image, there_,
-                  context_.layers, megabytes(finished_ + underway), megabytes(total_));
+        formatted("pulling {}: {}{} of {} layers, {}", context_.image, bar(finished_ + underway),
+                  there_, context_.layers, part_of_bytes(finished_ + underway, total_));
     if (elsewhere > 0)
       line += formatted(" (another job on this node converts {} of them)", elsewhere);
     if (by_nodes > 0) line += formatted(" (another node brings {} of them)", by_nodes);
     if (line == last_) return;
-    next_ = now + pause_;
-    pause_ = std::min(2 * pause_, kLongestPause);
+    next_ = now + (context_.bar ? kBarPause : pause_);
+    pause_ = std::min<std::chrono::milliseconds>(2 * pause_, kLongestPause);
     context_.agent.write(LogLevel::info, line);
+    context_.timing.told = true;
     last_ = std::move(line);
   }
 
  private:
+  [[nodiscard]] std::string bar(std::uint64_t done) const {
+    constexpr std::uint64_t kWide = 20;
+    if (!context_.bar) return {};
+    const std::uint64_t full = total_ == 0 ? kWide : std::min(kWide, kWide * done / total_);
+    return formatted("[{}{}] ", std::string(full, '#'), std::string(kWide - full, '.'));
+  }
+
   const PullContext& context_;
   std::size_t there_;
   std::uint64_t total_ = 0;
   std::uint64_t finished_ = 0;
-  /// A line soon, then fewer and fewer: they go into the job's output for good.
+  /// The first line follows soon, later ones at growing intervals: they stay in the job's output.
   static constexpr std::chrono::seconds kLongestPause{15};
-  static constexpr std::chrono::milliseconds kMeterPause{100};
-  std::chrono::seconds pause_{2};
+  static constexpr std::chrono::milliseconds kMeterPause{100}, kBarPause{250};
+  std::chrono::milliseconds pause_{2000};
   Clock::time_point next_{};
   std::string last_;
 };
 
-/// The image is wrong, or what came of it.
+/// Returns whether the error is about the image's content or a layer made of it.
 bool is_about_bytes(const Error& error) {
   return error.kind() == ErrorKind::corrupt || error.kind() == ErrorKind::invalid ||
          error.kind() == ErrorKind::refused;
@@ -78,7 +343,7 @@ struct Underway {
   std::unique_ptr<LayerTask> task;
 };
 
-/// The phase that the next piece of time belongs to.
+/// Returns the phase to which the next time interval is added.
 ImportTiming::Seconds& phase_of(const std::list<Underway>& underway, ImportTiming& timing) {
   const auto any = [&](LayerPhase phase) {
     return std::any_of(underway.begin(), underway.end(),
@@ -89,17 +354,18 @@ ImportTiming::Seconds& phase_of(const std::list<Underway>& underway, ImportTimin
   return any(LayerPhase::converting) ? timing.convert : timing.publish;
 }
 
-/// Whoever brings a layer at less than 8 MB/s is not waited for to the end: he may have a registry
-/// of his own that is slow on purpose. Nor is he whose pulse has stopped, as his user can stop him.
+/// Limit of the wait for a process that pulls the same layer. Do not wait for one that pulls slower
+/// than 8 MB/s (its registry may stall on purpose) or whose heartbeat stopped: its user can stop
+/// it.
 std::chrono::seconds patience_for(const ImageLayer& layer) {
   return std::chrono::seconds(30 + layer.blob.size / 8'000'000);
 }
 constexpr std::chrono::seconds kBeat{1}, kNoPulse{10};
 
-/// For another process, which brings a layer.
-class Waited {
+/// Wait for another process that pulls a layer.
+class LayerWait {
  public:
-  explicit Waited(bool pulse) : pulse_(pulse) {}
+  explicit LayerWait(bool pulse) : pulse_(pulse) {}
   [[nodiscard]] bool is_enough(const ImageLayer& layer, bool pulse) {
     const auto now = Clock::now();
     if (std::exchange(pulse_, pulse) != pulse) last_beat_ = now;
@@ -146,8 +412,8 @@ class Pulling {
   }
 
  private:
-  /// Starts layers as far as there is room. Nobody waits for a lock while he holds one for a layer
-  /// that he has not begun, so processes that want the same layers cannot block each other.
+  /// Starts layers while there are free slots. Locks are tried, never waited for, while locks for
+  /// layers not yet started are held, so importers cannot deadlock.
   Result<void> start_some() {
     elsewhere_ = 0;
     for (auto layer = queue_.begin(); layer != queue_.end();) {
@@ -160,8 +426,8 @@ class Pulling {
     return {};
   }
 
-  /// What waits for layers below it keeps its tree in memory: there are not too many of these, and
-  /// the lowest layer that is not complete, which never waits, can always be started.
+  /// Limits tasks that wait for layers below, because each keeps its tree in memory. The lowest
+  /// incomplete layer never waits and can always be started.
   [[nodiscard]] bool has_room_for(const ImageLayer& layer) const {
     const auto waiting = static_cast<std::size_t>(
         std::count_if(underway_.begin(), underway_.end(),
@@ -174,7 +440,7 @@ class Pulling {
                        [](const auto& layer) { return layer.has_value(); });
   }
 
-  /// False: another process is at it.
+  /// Returns false if another process is pulling the layer.
   Result<bool> start(const ImageLayer& layer) {
     LayerLocks locks{.alone = SPC_TRY(context_.store.try_lock(layer.names.alone)), .fitted = {}};
     if (locks.alone) {
@@ -182,7 +448,7 @@ class Pulling {
         locks.fitted.emplace(*std::move(fitted));
     }
     const bool locked = locks.alone && locks.fitted;
-    // Looked at under the locks: whoever had them before has delivered the layer or failed.
+    // Check under the locks: their previous holder has published the layer or failed.
     const auto there = name_in_store(layer, context_.store);
     if (there && SPC_TRY(context_.rights.may_take(*there))) {
       leave_to_others(layer);
@@ -230,7 +496,8 @@ class Pulling {
       one.task->watch(watched);
     }
     progress_.tell(received, elsewhere_, by_nodes);
-    // The time-out serves locks of others and tries that are due; everything else wakes us itself.
+    // The time-out is for retries that are due and locks of other processes. All other events wake
+    // the poll.
     SPC_TRY(context_.http.wait(std::chrono::milliseconds(100), watched));
     return context_.agent.check();
   }
@@ -239,12 +506,12 @@ class Pulling {
     for (auto one = underway_.begin(); one != underway_.end();) {
       auto done = one->task->advance();
       if (!done && is_about_bytes(done.error()) && one->task->blames_nodes()) {
-        one->task.reset();  // its locks are free before they are wanted again
+        one->task.reset();  // release its locks before they are requested again
         queue_.push_front(one->layer);
         one = underway_.erase(one);
       } else if (SPC_TRY(std::move(done))) {
-        // Noted before others can take the locks: a job that waits for the same image need not
-        // bring it again.
+        // Record the delivery before the locks are released, so that a job waiting for the same
+        // image need not fetch the layer again.
         SPC_TRY(context_.rights.delivered(one->task->name()));
         context_.timing.from += one->task->came();
         context_.timing.converted += one->task->converts() ? 1 : 0;
@@ -299,7 +566,7 @@ class Pulling {
   std::list<ImageLayer> queue_;
   std::list<Underway> underway_;
   std::vector<std::optional<HeldLayer>> held_;
-  std::map<std::size_t, Waited> waited_;  // by place
+  std::map<std::size_t, LayerWait> waited_;  // by place
   std::size_t elsewhere_ = 0;             // layers that other processes convert
   bool beat_ = false;
   Clock::time_point next_beat_{};
@@ -320,7 +587,8 @@ Result<std::vector<HeldLayer>> pull_layers(const PullContext& context, PulledLay
 
 namespace {
 
-/// The layers below, then those of the run: `files` has all of them.
+/// Merges the layers of a run on top of the layers below it. `files` has all of them, bottom layer
+/// first.
 Result<void> write_merged(const PullContext& context, const Digest& name, std::uint32_t merges,
                           std::span<const int> files) {
   LayerLimits limits = context.limits;
@@ -328,7 +596,8 @@ Result<void> write_merged(const PullContext& context, const Digest& name, std::u
   const auto object = SPC_TRY(context.agent.new_object(order_of(limits)));
   LayerProcess writer(SPC_TRY(object->writer()));
   writer.close_input();
-  (void)writer.give_below(files);  // if it has ended, its report or its status says why
+  // if the writer has ended, its report or exit status has the reason
+  (void)writer.give_below(files);
   SPC_TRY(writer.finish());
   SPC_TRY(object->publish(name));
   while (!SPC_TRY(object->is_published())) {
@@ -352,8 +621,8 @@ Result<std::vector<HeldLayer>> merge_layers(const PullContext& context,
       merged.push_back(std::move(held[run.begin]));
       continue;
     }
-    const auto lock =
-        SPC_TRY(context.store.try_lock(name));  // keeps it from eviction until it is held
+    // Prevent eviction until the file is held.
+    const auto lock = SPC_TRY(context.store.try_lock(name));
     std::vector<int> files;
     for (const HeldLayer& below : merged) files.push_back(SPC_TRY(file_of(below)));
     for (std::size_t place = run.begin; place < run.end; ++place)

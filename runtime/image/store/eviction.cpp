@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <map>
 
-#include "image/store/store_files.hpp"
+#include "image/store/store.hpp"
 
 namespace spc {
 namespace {
@@ -18,7 +18,7 @@ std::uint64_t excess(std::uint64_t is, std::uint64_t may_be) {
   return is > may_be ? is - may_be : 0;
 }
 
-/// A layer may be there several times in one image.
+/// Returns each layer once: an image may contain a layer several times.
 std::set<Digest> distinct_layers(const StoredRecord& image) {
   return {image.layers.begin(), image.layers.end()};
 }
@@ -30,7 +30,7 @@ bool was_used_since(const ImageStore& store, const StoredRecord& image) {
          status.st_mtim.tv_sec != image.last_used;
 }
 
-/// Collects what goes, and knows which layers no image is left for.
+/// Collects images and layers to remove, and counts the images left for each layer.
 class Planner {
  public:
   Planner(const StoreInventory& inventory, const Kept& kept) : inventory_(inventory), kept_(kept) {
@@ -44,8 +44,8 @@ class Planner {
     return std::all_of(image.layers.begin(), image.layers.end(),
                        [&](const Digest& layer) { return files_.contains(layer); });
   }
-  /// `any_age`: what is being brought for an image is locked, so nothing else is lost but what
-  /// another image could share.
+  /// Adds layers without an image. `any_age`: includes new ones; layers being pulled for an image
+  /// are locked, so only layers that another image could share are lost.
   void take_strays(std::int64_t now, bool any_age = false) {
     for (const auto& layer : inventory_.layers) {
       if (!users_.contains(layer.name) && (any_age || layer.written < now - kStrayAge)) take(layer);
@@ -152,7 +152,7 @@ Result<Evicted> evict(const ImageStore& store, const EvictionPlan& plan,
   if (!gone.empty()) SPC_TRY(store.forget_names(gone));
   Evicted evicted{.images = gone.size()};
   for (const StoredLayer& layer : plan.layers) {
-    // Somebody may be bringing it at this moment for another image.
+    // Another import may hold the layer at this moment.
     const auto lock = SPC_TRY(store.try_lock(layer.name));
     if (!lock || needed.contains(layer.name) || !SPC_TRY(remove(layer.name))) continue;
     SPC_TRY(store.forget_deliveries(layer.name));

@@ -4,17 +4,188 @@
 #include <sys/stat.h>
 
 #include <algorithm>
+#include <array>
 #include <functional>
 #include <optional>
 #include <set>
 
-#include "base/directory.hpp"
 #include "base/file.hpp"
 #include "base/format.hpp"
-#include "base/trusted_file.hpp"
+#include "base/text.hpp"
+#include "base/unique_fd.hpp"
+#include "hook_engine/enroot_fstab.hpp"
 #include "hook_engine/hook_directory.hpp"
 
 namespace spc {
+
+// --- enroot text ---
+
+namespace {
+
+constexpr std::string_view kBlanks = " \t\r";
+
+/// Returns a path in the syntax of --container-mounts.
+std::string escaped(std::string_view path) {
+  std::string text;
+  for (const char c : path) {
+    if (std::string_view(",: \t\"'\\").find(c) != std::string_view::npos) text += '\\';
+    text += c;
+  }
+  return text;
+}
+
+/// Returns whether the mount is in every container: the host's /proc, /sys and /dev, and its name
+/// files.
+bool is_standard(const std::string& source, const std::string& target) {
+  if (source != target) return false;
+  for (const char* tree : {"/proc", "/sys", "/dev"}) {
+    if (target == tree || target.starts_with(tree + std::string("/"))) return true;
+  }
+  return target == "/etc/hosts" || target == "/etc/hostname" || target == "/etc/resolv.conf";
+}
+
+/// Returns whether every container has a mount of this type at `target`.
+bool is_standard_type(std::string_view type, const std::string& target) {
+  if (type == "tmpfs") return target == "/tmp" || target == "/dev/shm";
+  return (type == "proc" && target == "/proc") || (type == "sysfs" && target == "/sys") ||
+         target.starts_with("/dev/");
+}
+
+/// Returns whether the option is the default in our containers or affects enroot only.
+bool says_nothing(std::string_view option) {
+  constexpr std::array<std::string_view, 5> kNothing{"suid", "dev", "rbind", "defaults",
+                                                     "x-create=auto"};
+  return std::find(kNothing.begin(), kNothing.end(), option) != kNothing.end() ||
+         option.starts_with("uid=") || option.starts_with("gid=") ||
+         option.starts_with("nr_inodes=") || option.starts_with("huge=");
+}
+
+std::string as_flags(const std::vector<std::string>& options) {
+  std::string text;
+  for (const std::string& option : options) {
+    if (!says_nothing(option)) text.append(text.empty() ? ":" : "+").append(option);
+  }
+  return text;
+}
+
+/// Returns the mount of a line; empty if every container has it.
+std::optional<EnrootMount> mount_of(std::string_view text, const Variables& variables) {
+  EnrootMount mount{.line = 0, .text = std::string(text), .problem = {}};
+  const auto line =
+      parse_fstab_line(text, [&](std::string field) { return with_variables(field, variables); });
+  if (!line) {
+    mount.problem = "not an fstab entry";
+    return mount;
+  }
+  const bool is_tree = line->type == "none" || line->type == "bind";
+  if (line->source.empty() || !line->target.starts_with('/')) {
+    mount.problem = "the target is not an absolute path";
+  } else if (line->detach) {
+    mount.text = "umount:" + escaped(line->target) + (line->no_fail ? ":nofail" : "");
+  } else if (is_tree ? is_standard(line->source, line->target)
+                     : is_standard_type(line->type, line->target)) {
+    return std::nullopt;
+  } else if (line->type == "tmpfs") {
+    mount.text = "tmpfs:" + escaped(line->target) + as_flags(line->options);
+  } else if (!is_tree) {
+    mount.problem = formatted("file systems of type \"{}\" are not supported", line->type);
+  } else if (!line->source.starts_with('/')) {
+    mount.problem = "the source is not an absolute path";
+  } else {
+    mount.text = escaped(line->source) + ":" + escaped(line->target) + as_flags(line->options);
+  }
+  return mount;
+}
+
+/// Returns whether a shell would yield another value than with_variables().
+bool needs_shell(std::string_view value) {
+  for (std::size_t i = 0; i < value.size(); ++i) {
+    if (std::string_view("`|&;<>()\\*?[]").find(value[i]) != std::string_view::npos) return true;
+    if (value[i] != '$') continue;
+    const auto end = value.find('}', i);
+    if (i + 1 == value.size() || value[i + 1] != '{' || end == std::string_view::npos) return true;
+    if (!std::all_of(value.begin() + static_cast<std::ptrdiff_t>(i) + 2,
+                     value.begin() + static_cast<std::ptrdiff_t>(end), is_shell_name_character)) {
+      return true;
+    }
+  }
+  return false;
+}
+
+}  // namespace
+
+std::string with_variables(std::string_view text, const Variables& variables) {
+  std::string replaced;
+  while (!text.empty()) {
+    const auto begin = text.find("${");
+    const auto end = begin == std::string_view::npos ? begin : text.find('}', begin);
+    replaced += text.substr(0, end == std::string_view::npos ? end : begin);
+    if (end == std::string_view::npos) break;
+    const std::string_view name = text.substr(begin + 2, end - begin - 2);
+    if (!name.empty() && std::all_of(name.begin(), name.end(), is_shell_name_character)) {
+      const auto found = variables.find(std::string(name));
+      if (found != variables.end()) replaced += found->second;
+    } else {
+      replaced += text.substr(begin, end + 1 - begin);
+    }
+    text.remove_prefix(end + 1);
+  }
+  return replaced;
+}
+
+std::vector<std::string> parse_environment_file(std::string_view text) {
+  std::vector<std::string> variables;
+  while (!text.empty()) {
+    const std::string_view line = trimmed(next_part(text, '\n'));
+    const auto equals = line.find('=');
+    if (equals == std::string_view::npos || !is_shell_name(line.substr(0, equals)) ||
+        line.starts_with("ENROOT_"))
+      continue;
+    const std::string_view value = unquoted(line.substr(equals + 1));
+    variables.push_back(std::string(line.substr(0, equals + 1)).append(value));
+  }
+  return variables;
+}
+
+Variables parse_environ(std::string_view text, const Variables& variables) {
+  Variables found;
+  for (const std::string& variable : parse_environment_file(text)) {
+    const auto equals = variable.find('=');
+    found[variable.substr(0, equals)] =
+        with_variables(std::string_view(variable).substr(equals + 1), variables);
+  }
+  return found;
+}
+
+EnrootConf parse_enroot_conf(std::string_view text, const Variables& variables) {
+  EnrootConf conf;
+  while (!text.empty()) {
+    const std::string_view line = trimmed(next_part(text, '\n'));
+    const std::string_view name = line.substr(0, line.find_first_of(kBlanks));
+    if (name.empty() || !std::all_of(name.begin(), name.end(), is_shell_name_character)) continue;
+    const std::string_view value = unquoted(trimmed(line.substr(name.size())));
+    if (needs_shell(value)) {
+      conf.needs_shell.emplace_back(name);
+    } else {
+      conf.values[std::string(name)] = with_variables(value, variables);
+    }
+  }
+  return conf;
+}
+
+std::vector<EnrootMount> parse_enroot_fstab(std::string_view text, const Variables& variables) {
+  std::vector<EnrootMount> mounts;
+  for (const auto& [number, line] : fstab_lines(text)) {
+    auto mount = mount_of(line, variables);
+    if (!mount) continue;
+    mount->line = number;
+    mounts.push_back(*std::move(mount));
+  }
+  return mounts;
+}
+
+// --- enroot compat ---
+
 namespace {
 
 constexpr char kSystem[] = "/etc/enroot";
@@ -23,7 +194,7 @@ constexpr std::size_t kMostBytes = 1 << 20;
 
 enum class Whose { site, user };
 
-/// Nothing if there is no such file.
+/// Returns the file's text; empty if the file does not exist.
 Result<std::optional<std::string>> text_of(const std::string& path, Whose whose) {
   if (whose == Whose::site) {
     const auto file = open_trusted_file(path, kWhat, owner_of_the_node());
@@ -38,7 +209,7 @@ Result<std::optional<std::string>> text_of(const std::string& path, Whose whose)
   return std::optional(SPC_TRY_DURING(path, read_file(file.get(), kMostBytes)));
 }
 
-/// The files of a directory that end so, in the order of their names.
+/// Returns the files of a directory with this suffix, sorted by name.
 Result<std::vector<std::string>> files_in(const std::string& path, std::string_view end,
                                           Whose whose) {
   std::vector<std::string> names;
@@ -70,7 +241,7 @@ Result<void> each_file(
   return {};
 }
 
-/// As enroot reads it: everything else means yes.
+/// Interprets a boolean as enroot does: all other values mean yes.
 bool is_on(std::string_view value) {
   for (const std::string_view no :
        {"", "n", "N", "no", "No", "NO", "f", "F", "false", "False", "FALSE", "0", "off"}) {
@@ -79,10 +250,10 @@ bool is_on(std::string_view value) {
   return true;
 }
 
-/// What enroot.conf says, where the job's own variables do not say it.
+/// The settings of enroot.conf and of the job's variables, which override them.
 struct Settings {
   Variables values;
-  std::set<std::string> of_user;  ///< names that the site has not set to the same
+  std::set<std::string> of_user;  ///< names whose value differs from the site's
 };
 
 Result<Settings> settings_of(const Variables& job, Log* log) {
@@ -132,12 +303,12 @@ bool is_on_for_enroot(std::string_view value) { return is_on(value); }
 
 namespace {
 
-/// A variable of enroot, what it sets, and the options that do the same; empty: none that a site
-/// could switch off.
+/// A variable of enroot, the key that it sets, and the equivalent options, which a site can
+/// disable; empty: none.
 struct Setting {
   const char* name;
   const char* key;
-  const char* value;  ///< of the key; nullptr: as the variable says
+  const char* value;  ///< value of the key; nullptr: that of the variable
   const char* option;
   const char* opposite;
 };
@@ -203,7 +374,8 @@ Result<void> add_enroot_files(SitePolicy& site, const Variables& job, Log* log) 
   if (const std::string users = enroot_directory_of_user(settings.values, job); !users.empty()) {
     SPC_TRY(add_directory(site, users, Whose::user, job, log));
   }
-  site.env.insert(site.env.end(), own.begin(), own.end());  // config.toml counts more
+  // appended, so that config.toml overrides them
+  site.env.insert(site.env.end(), own.begin(), own.end());
   return {};
 }
 

@@ -8,19 +8,29 @@
 #include <vector>
 
 #include "base/digest.hpp"
+#include "base/log.hpp"
 #include "base/result.hpp"
-#include "launch/policy/site_policy.hpp"
-#include "launch/request/launch_request.hpp"
+#include "config/config.hpp"
 #include "launch/spec/environment.hpp"
-#include "launch/spec/mount_plan.hpp"
+#include "request/options.hpp"
+#include "task/root_setup.hpp"
 #include "task/user_identity.hpp"
 
 namespace spc {
 
+// --- container spec ---
+
 /// Whether and how often the image's entrypoint runs: once per node, or in each task.
 enum class EntrypointMode { no, node, task };
 
-/// What is executed: launch() fills it in and then does it; --container-explain prints it.
+/// A mount as --container-explain prints it.
+struct ShownMount {
+  std::string source;  ///< the kernel's path, or the type of a new file system; empty: a removal
+  std::string target, flags, asked_by;
+};
+
+/// The complete description of the container: launch() fills it in and executes it;
+/// --container-explain prints it.
 struct ContainerSpec {
   enum class From { store, file, directory };
 
@@ -30,40 +40,50 @@ struct ContainerSpec {
   std::uint32_t layers = 0;
   bool by_fuse = false;  ///< layers are served by FUSE, as configured by the site
   ImageSettings settings;
-  std::vector<MountPlan> mounts;  ///< in the order in which they are attached
+  RootSetup root;  ///< mounts, files and accounts
+  std::vector<ShownMount> mounts;  ///< shown_mounts() of `root`, before the hooks change it
   bool writable = true;
   std::uint32_t namespaces = 0;  ///< NamespaceBits
   UserIdentity user;
   std::string workdir;
   EntrypointMode entrypoint_mode = EntrypointMode::no;
-  std::vector<std::string> entrypoint;  ///< to run before the tasks; empty: none
+  std::vector<std::string> entrypoint;  ///< runs before the tasks; empty: none
   Environment environment;
   std::vector<std::pair<std::string, std::string>>
       hook_origins;  ///< all hooks in order: name, and "built in" or the file
   std::vector<std::pair<std::string, std::string>>
-      hooks;  ///< what they did, or why not: name and text
+      hooks;  ///< name and result of each hook, or why it did not run
 };
 
-/// Adds the image's settings: `record` has the form of protocol/image_record.hpp, or is empty: that
-/// of a file or directory, which has its settings in its files (launch/inside/image_files.hpp).
-/// `manifest`: as the agent names the image; Digest(): it is not in the store.
+/// Adds the image's settings. `record` has the form of protocol/image_record.hpp, or is empty for a
+/// file or directory, which keeps its settings in its files (launch/task/image_files.hpp).
+/// `manifest`: the agent's name of the image; Digest() if it is not in the store.
 Result<void> add_image_record(ContainerSpec& spec, int record, const Digest& manifest);
 
-/// Work directory of the tasks; absolute.
+/// Returns the tasks' work directory, an absolute path.
 std::string workdir_of(const LaunchRequest& request, const ImageSettings& image);
 
-/// Decides the rest: work directory, shell, environment. In the container, after reading the
-/// image's own files.
+/// Decides work directory, shell and environment. In the container, after reading the image's
+/// files.
 void decide(ContainerSpec& spec, const LaunchRequest& request, const SitePolicy& site,
             const std::map<std::string, std::string>& job_environment);
 
-/// --container-entrypoint says whether, the site how; by default the site says whether, too.
+/// Returns the mode: --container-entrypoint decides whether, the site how; by default the site
+/// decides both.
 EntrypointMode entrypoint_mode(const LaunchRequest& request, const SitePolicy& site);
 
-/// Enters the work directory. /proc links in its path are refused.
+/// Enters the work directory. Refuses /proc links in its path.
 Result<void> enter_workdir(const ContainerSpec& spec, const LaunchRequest& request);
 
-/// The specification as lines for the user; without values of variables that may be secrets.
-std::vector<std::string> explain(const ContainerSpec& spec, const LaunchRequest& request);
+/// Returns the mounts and removals, in order. The mounts' sources must be open.
+std::vector<ShownMount> shown_mounts(const RootSetup& root);
+
+/// Returns the specification as lines for the user in the form `request.explain`, without values of
+/// variables that may be secrets. `job`: the job's environment.
+std::vector<std::string> explain(const ContainerSpec& spec, const LaunchRequest& request,
+                                 const SitePolicy& site,
+                                 const std::map<std::string, std::string>& job);
+/// Prints these lines: JSON on standard output, all else to `log`.
+void print_explanation(const std::vector<std::string>& lines, ExplainForm form, Log& log);
 
 }  // namespace spc

@@ -2,10 +2,18 @@
 
 #include <algorithm>
 
-#include "base/records.hpp"
 #include "base/text.hpp"
 
 namespace spc {
+
+namespace {
+
+/// As for docker, `ENTRYPOINT [""]` and `CMD [""]` mean none.
+void drop_blank(std::vector<std::string>& words) {
+  if (words.size() == 1 && words.front().empty()) words.clear();
+}
+
+}  // namespace
 
 ImageSettings ImageSettings::parse(std::string_view records) {
   ImageSettings settings;
@@ -23,6 +31,8 @@ ImageSettings ImageSettings::parse(std::string_view records) {
     if (key == "volume") settings.volumes.emplace_back(value);
     if (key == "port") settings.ports.emplace_back(value);
   }
+  drop_blank(settings.entrypoint);
+  drop_blank(settings.command);
   return settings;
 }
 
@@ -112,7 +122,7 @@ bool fits(std::string_view pattern, std::string_view name) {
                                 : name == pattern;
 }
 
-/// A step of several tasks, none of which can have the rank that an image was made with.
+/// Returns whether the step has several tasks. None of them can then have a rank set in the image.
 bool has_several_tasks(const Environment& environment) {
   const auto tasks = environment.find("SLURM_STEP_NUM_TASKS");
   return tasks != environment.end() && tasks->second.value != "1" && tasks->second.value != "0";
@@ -182,7 +192,7 @@ Environment merge_environment(const std::map<std::string, std::string>& job,
       merged[name] = {std::move(value), origin};
   };
 
-  // A login's defaults first, so that the image can override them.
+  // Set a login's defaults first, so that the image can override them.
   set("PATH", kDefaultPath, Origin::login);
   if (!job.contains("TERM")) set("TERM", "dumb", Origin::login);
 
@@ -207,6 +217,10 @@ Environment merge_environment(const std::map<std::string, std::string>& job,
   }
 
   for (const auto& [name, value] : site.values) set(name, value, Origin::site);
+  std::erase_if(merged, [&](const auto& one) {
+    return user_wishes.unsets(one.first) ||
+           (site.unsets(one.first) && !user_wishes.keeps(one.first));
+  });
   for (const auto& [name, value] : user_wishes.values) merged[name] = {value, Origin::option};
   for (const std::string& name : ignored) {
     if (const auto found = merged.find(name); found != merged.end())

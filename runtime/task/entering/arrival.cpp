@@ -1,3 +1,5 @@
+// The task's part in a start: its connection to the agent, the leader's process, and entering.
+
 #include "task/entering/arrival.hpp"
 
 #include <fcntl.h>
@@ -8,41 +10,95 @@
 
 #include <cerrno>
 #include <csignal>
+#include <string>
 #include <string_view>
 #include <utility>
 
+#include "base/process/child.hpp"
 #include "base/process/own_program.hpp"
 #include "base/socket.hpp"
 #include "protocol/user_source.hpp"
-#include "task/entering/visit.hpp"
+#include "task/entering/enter.hpp"
 
 namespace spc {
+
+// --- visit ---
+
 namespace {
 
-/// Index of the first of the container's own namespaces in a `ready` message. Before it come the
-/// mount namespace, the record and the notes.
+constexpr std::string_view kSetUp = "set up the root file system";
+
+/// Reports the child's error to the process that has started it. Returns the exit status.
+int status_of(const Result<void>& done, int answer) {
+  if (done) return 0;
+  const WireError error(done.error());
+  [[maybe_unused]] const auto written = ::pwrite(answer, &error, sizeof error, 0);
+  return 1;
+}
+
+}  // namespace
+
+Result<void> run_apart(const std::function<Result<void>()>& work, std::string_view what,
+                       WireError& said) {
+  const UniqueFd answer(::memfd_create("spank-container answer", MFD_CLOEXEC));
+  if (!answer) return Error::from_errno(errno, std::string(what) + ": make a memory file");
+  auto child = SPC_TRY(Child::run([&] { return status_of(work(), answer.get()); }, what));
+  if (child.wait().success()) return {};
+  if (::pread(answer.get(), &said, sizeof said, 0) != sizeof said) said = {};
+  return Error(ErrorKind::system, std::string(what) + ": helper exited unexpectedly");
+}
+
+Result<void> run_apart(const std::function<Result<void>()>& work, std::string_view what) {
+  WireError said;
+  auto done = run_apart(work, what, said);
+  return said.is_set() ? said.error() : std::move(done);
+}
+
+Result<void> visit_root(int root, const std::function<Result<void>()>& inside) {
+  const auto visit = [&]() -> Result<void> {
+    SPC_TRY(enter_root(root));
+    return inside();
+  };
+  return run_apart(visit, kSetUp);
+}
+
+// --- arrival ---
+
+namespace {
+
+/// Index of the first of the container's own namespaces in a `ready` message. The mount namespace,
+/// the record and the notes precede it.
 constexpr std::size_t kFirstNamespace = 3;
 
 Error broken(const char* why) { return {ErrorKind::internal, why}; }
 
-// --- the agent ---
+// --- agent connection ---
 
-/// This task's own socket to the agent, asked for on the step's common one.
+/// Requests a socket to the agent on the step's common one, and receives it there. Tasks may
+/// receive each other's sockets: the agent does not distinguish them.
 Result<UniqueFd> join(int step) {
-  auto [ours, theirs] = SPC_TRY(socket_pair());
-  const UniqueFd mount_namespace(::open("/proc/self/ns/mnt", O_RDONLY | O_CLOEXEC));
-  if (!mount_namespace) return Error::from_errno(errno, "open the task's mount namespace");
-  const TaskMessage message{.kind = TaskMessageKind::join};
-  const int passed[] = {theirs.get(), mount_namespace.get()};
-  if (!send_struct(step, message, passed)) return agent_has_ended();
-  return std::move(ours);
+  if (!send_struct(step, TaskMessage{.kind = TaskMessageKind::join})) return agent_has_ended();
+  char byte = 0;
+  auto passed = receive_struct(step, byte, 1);
+  if (!passed || passed->empty()) return agent_has_ended();
+  return std::move(passed->front());
 }
 
-/// Waits until the container is ready or, before that, this task is to lead. Of progress and
-/// warnings the leader tells, for all tasks of the node: `import` has ended when it has.
+/// Sends this task's mount namespace to the builder. Must be called before the user's data is read.
+Result<void> pass_mounts(int builder) {
+  const UniqueFd mount_namespace(::open("/proc/self/ns/mnt", O_RDONLY | O_CLOEXEC));
+  if (!mount_namespace) return Error::from_errno(errno, "open the task's mount namespace");
+  const int passed[] = {mount_namespace.get()};
+  if (!send_struct(builder, char{}, passed)) return agent_has_ended();
+  return {};
+}
+
+/// Waits until the container is ready or, before that, this task is to lead. The leader reports
+/// progress and warnings for all tasks of the node: `import` has ended when the leader has.
 Result<void> await(int agent, const TaskStart& start, Arrival& arrival) {
   for (;;) {
-    AgentMessage message = SPC_TRY(receive_from_agent(agent));
+    arrival.ready = SPC_TRY(receive_from_agent(agent));
+    const TaskMessage& message = arrival.ready;
     switch (message.kind) {
       case TaskMessageKind::progress:
       case TaskMessageKind::warning: continue;
@@ -54,25 +110,23 @@ Result<void> await(int agent, const TaskStart& start, Arrival& arrival) {
       default: break;
     }
     const bool is_turn = message.kind == TaskMessageKind::lead && !arrival.led;
-    arrival.agent_failed = message.kind == TaskMessageKind::failed;
-    if (arrival.agent_failed) arrival.failure = message.failure;
+    if (message.kind == TaskMessageKind::failed) arrival.failure = message.failure;
     if (!is_turn && message.kind != TaskMessageKind::ready)
       return broken("unexpected message from the agent");
-    arrival.ready = std::move(message);
     return {};
   }
 }
 
-/// The agent tells every task, this one too, what went wrong.
+/// Sends the error to the agent, which passes it to every task, including this one.
 Error tell_agent(int agent, const Error& error, const TaskStart& start, Arrival& arrival) {
   const TaskMessage message{.kind = TaskMessageKind::failed, .failure = WireError(error)};
   if (send_struct(agent, message)) (void)await(agent, start, arrival);
   return error;
 }
 
-// --- the leader ---
+// --- leader process ---
 
-/// Until the entrypoint's outcome is in them.
+/// Locks the notes until they contain the entrypoint's outcome.
 Result<void> lock_notes(const UniqueFd& notes) {
   struct flock whole {};
   whole.l_type = F_WRLCK;
@@ -81,13 +135,13 @@ Result<void> lock_notes(const UniqueFd& notes) {
   return {};
 }
 
-/// The leader's process. It ends with the agent or its task, and then what it has started.
-/// slurmstepd waits for the agent's group: if Slurm finds a leader in the step's cgroup, it sleeps
-/// for a second. With --pty the task has another session, and setpgid fails.
+/// Runs as the leader's process. It ends with the agent or its task, and ends the processes that it
+/// has started. slurmstepd waits for the agent's group: if Slurm finds a leader in the step's
+/// cgroup, it sleeps for a second. With --pty the task has another session, and setpgid fails.
 int lead_without_privilege(const TaskStart& start, const LeaderStart& leader) {
   ::prctl(PR_SET_NAME, "leader");
   if (start.agent_group > 0) ::setpgid(0, start.agent_group);
-  ::close(start.step);  // from here on the agent takes no descriptor from us
+  ::close(start.step);  // only tasks join
   const auto kept = keep_only_chroot();
   if (kept) return start.lead(leader);
   LeaderMessage message;
@@ -96,20 +150,20 @@ int lead_without_privilege(const TaskStart& start, const LeaderStart& leader) {
   return send_struct(leader.task, message) ? 0 : 1;
 }
 
-/// The socket is the leader's only until the process has it.
+/// Only the leader uses the socket until the process has it.
 Result<Child> start_for_podman(const TaskStart& start, const LeaderMessage& message,
                                std::vector<UniqueFd> passed) {
   if (passed.size() != 1) return broken("start user-source: no socket");
   std::vector<std::string> environment;
   for (auto variable = start.variables; *variable != nullptr; ++variable) {
-    // Those that srun has set for its tasks alone: spank/across_nodes.cpp.
+    // Variables that srun has set for its tasks alone: spank/across_nodes.cpp.
     const bool is_ours = std::string_view(*variable).starts_with("SLURM_SCONTAINER_");
     if (!is_ours) environment.emplace_back(*variable);
   }
   return start_user_source(passed.front().get(), message.location.str(), std::move(environment));
 }
 
-/// Serves it until its last word, in `message`.
+/// Serves the leader until its last message, which is returned in `message`.
 Result<void> wait_for_leader(const TaskStart& start, int agent, int leader, Arrival& arrival,
                              LeaderMessage& message) {
   Child user_source;
@@ -126,17 +180,19 @@ Result<void> wait_for_leader(const TaskStart& start, int agent, int leader, Arri
       return broken("set up the container: the leader failed");
     }
     auto started = start_for_podman(start, message, *std::move(passed));
-    // Otherwise `import` reads the end of its socket.
+    // Otherwise `import` reads end of file from its socket.
     if (started) user_source = *std::move(started);
   }
 }
 
-/// Its parent is this process: slurmstepd, whenever a child of its own has ended that is no task,
-/// does not look for 0.1 s whether tasks have. But what is started for the time after the tasks is
-/// to be slurmstepd's child.
+/// Starts a leader as a child of this process: when a child of slurmstepd that is no task ends,
+/// slurmstepd does not look for ended tasks for 0.1 s. Processes that outlive the tasks, however,
+/// must be slurmstepd's children.
 Result<void> run_leader(const TaskStart& start, int agent, Arrival& arrival, bool& explains) {
   AgentMessage policy = std::move(arrival.ready);
-  if (policy.descriptors.size() != 2) return broken("no notes for the leader");
+  if (policy.descriptors.size() != 3) return broken("no notes for the leader");
+  SPC_TRY(pass_mounts(policy.descriptors.back().get()));
+  policy.descriptors.pop_back();  // the leader reads texts
   arrival.own_notes = std::move(policy.descriptors[1]);
   SPC_TRY(lock_notes(arrival.own_notes));
   LeaderMessage last;
@@ -151,21 +207,22 @@ Result<void> run_leader(const TaskStart& start, int agent, Arrival& arrival, boo
     arrival.leader.process = SPC_TRY(Child::run(work, "start the leader", death_signal, parent));
     theirs.reset();
     SPC_TRY(wait_for_leader(start, agent, ours.get(), arrival, last));
-    if (last.how != Led::again) break;
+    if (last.how != LeaderEnd::again) break;
   }
-  if (last.how != Led::set_up) arrival.own_notes.reset();
+  if (last.how != LeaderEnd::set_up) arrival.own_notes.reset();
   arrival.led = last.how;
   explains = last.explains;
   return {};
 }
 
-// --- the way ---
+// --- entering the container ---
 
-bool stays(Led how) {
-  return how == Led::outside || how == Led::pulled || how == Led::removed || how == Led::left;
+bool stays(LeaderEnd how) {
+  return how == LeaderEnd::outside || how == LeaderEnd::pulled || how == LeaderEnd::removed ||
+         how == LeaderEnd::left;
 }
 
-/// The notes, and what has to be asked on the host.
+/// Receives the notes, and the answers that need the host.
 Result<void> take_notes(const TaskStart& start, Arrival& arrival) {
   auto& passed = arrival.ready.descriptors;
   if (passed.size() < kFirstNamespace) return broken("no namespace to enter");
@@ -191,9 +248,9 @@ Result<void> wait_and_enter(const TaskStart& start, Arrival& arrival) {
     SPC_TRY(run_leader(start, agent.get(), arrival, explains));
     if (stays(*arrival.led)) return {};
     SPC_TRY(await(agent.get(), start, arrival));
-    if (*arrival.led == Led::explained) return {};
+    if (*arrival.led == LeaderEnd::explained) return {};
   }
-  // Another process of ours enters, and is not its parent.
+  // Another process of ours, not the leader's parent, enters.
   if ((arrival.ready.namespaces & own_pid) != 0) arrival.leader.await();
   if (start.before_entering && !explains) start.before_entering();
   SPC_TRY(take_notes(start, arrival));
@@ -226,8 +283,8 @@ Result<AgentMessage> receive_from_agent(int socket) {
 }
 
 void EndingLeader::await() {
-  // A task that ends before the leader is gone makes Slurm wait for a second: it looks for what is
-  // left of the step, and sleeps.
+  // A task that ends before the leader makes Slurm wait for a second: it looks for remaining
+  // processes of the step, and sleeps.
   pollfd end{.fd = process.watch(), .events = POLLIN, .revents = 0};
   constexpr int kMilliseconds = 200;
   if (end.fd >= 0) ::poll(&end, 1, kMilliseconds);

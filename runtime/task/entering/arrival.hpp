@@ -6,117 +6,139 @@
 #include <functional>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/process/child.hpp"
 #include "base/result.hpp"
 #include "base/unique_fd.hpp"
 #include "protocol/task.hpp"
+#include "protocol/wire_error.hpp"
 #include "task/entering/enter.hpp"
 
 namespace spc {
 
-/// A task's way into its container, from the moment in which it runs as the user until it has no
-/// capability any more. On that way it may do what its user may not, so it looks at nothing that
-/// the user has written: neither options nor environment nor the site's files. It knows numbers
-/// and descriptors, of messages of fixed size, and hands texts on unread. The functions of
-/// TaskStart read, in processes of their own without capabilities; the task does once it is
-/// inside, or has given up. tests/architecture counts this room, and what it includes.
+// --- visit ---
+
+/// Executes `work` in a child, so that the caller keeps its credentials and namespaces. Returns the
+/// Error of `work`. `what`: purpose of the child, for the error if it ends without a report.
+Result<void> run_apart(const std::function<Result<void>()>& work, std::string_view what);
+/// Does the same for a caller that must not read texts: the error of `work` is in `said`, unread.
+Result<void> run_apart(const std::function<Result<void>()>& work, std::string_view what,
+                       WireError& said);
+
+/// Executes `inside` in an unprivileged child whose root directory is `root`. The caller's root
+/// does not change.
+Result<void> visit_root(int root, const std::function<Result<void>()>& inside);
+
+// --- arrival ---
+
+/// Entering a container, from the moment when a task runs as the user until it has no capability
+/// any more. In between the task has privileges that its user lacks, so it reads no data of the
+/// user: neither options nor environment nor the site's files. It reads numbers and descriptors
+/// from messages of fixed size, and passes texts on unread. The functions of TaskStart read texts,
+/// in separate processes without capabilities. The task itself reads them only inside the container
+/// or after it has given up entering. tests/architecture counts this room, and its includes.
 
 struct AgentMessage : TaskMessage {
   std::vector<UniqueFd> descriptors;
 };
 
-/// Receives one message. End of file is the Error that the agent has exited.
+/// Receives one message. End of file is reported as the Error that the agent has exited.
 Result<AgentMessage> receive_from_agent(int socket);
 
-/// When a process of the step has ended that we wait for: scancel ends them one after the other,
-/// and the next one has nothing to say. Returns after half a second if we are not ended.
+/// Waits up to half a second to be ended, after an awaited process of the step has ended. scancel
+/// ends processes one after the other, so this one should not report the end of the first as an
+/// error.
 void let_scancel_end_us();
 Error agent_has_ended();
 
-/// How the leader has ended.
-enum class Led : std::uint32_t {
-  set_up = 1,  ///< the container's root; the agent's word that it is ready comes next
-  joined,      ///< a container that runs already, where there was nothing to set up
+/// How a leader has ended.
+enum class LeaderEnd : std::uint32_t {
+  set_up = 1,  ///< the container's root is set up; the agent reports ready next
+  joined,      ///< the container already runs and needs no set-up
   outside,     ///< this task is to stay on the host
-  explained,   ///< what would be executed; nothing is
-  pulled,      ///< the image, and no more was asked for
-  removed,     ///< the container of this name; there is none now
-  left,        ///< another task of the step explains
-  again,  ///< it starts what slurmstepd is to wait for, so that it has to be slurmstepd's child
-          ///< itself; nothing is done yet
+  explained,   ///< --container-explain: printed the command, executed nothing
+  pulled,      ///< only the image was requested, and it is pulled
+  removed,     ///< the container of this name does not exist any more
+  left,        ///< another task of the step prints the explanation
+  again,       ///< no action yet: slurmstepd must wait for a process that the leader starts, so the
+               ///< leader must be slurmstepd's child
 };
 
-/// From the leader to the task that waits for it: how it has ended, its last word; or a location,
-/// and with it the socket on which user-source is to answer for podman.
+/// A message from the leader to the waiting task: how it has ended, as its last message. Or a
+/// location, together with the socket on which user-source answers for podman.
 struct LeaderMessage {
   enum Kind : std::uint32_t { led = 1, failed, start_user_source } kind{};
-  Led how{};
-  bool explains = false;  ///< led: joined, in order to say what would be executed
+  LeaderEnd how{};
+  bool explains = false;  ///< led: joined, in order to explain what would be executed
   WireError error;
   Text<4096> location;
 };
 
 /// Input of a leader's process. Descriptors belong to the task.
 struct LeaderStart {
-  int agent;                   ///< the task's line to the agent, meanwhile the leader's
-  const AgentMessage& policy;  ///< the agent's word to lead
-  int notes;                   ///< to write TaskNotes into
-  ChildOf parent;              ///< whose child it is
-  int task;                    ///< takes LeaderMessages
+  int agent;                   ///< the task's connection to the agent, used by the leader meanwhile
+  const AgentMessage& policy;  ///< the agent's order to lead
+  int notes;                   ///< the TaskEntry is written here
+  ChildOf parent;              ///< the leader's parent
+  int task;                    ///< receives LeaderMessages
 };
 
-/// A leader that has said its last word: it gets a moment to end, and is gone with this object.
+/// A leader that has sent its last message. It gets a moment to end; the destructor ends it.
 struct EndingLeader {
   Child process;
-  void await();  ///< at once
+  void await();  ///< immediately
   EndingLeader() = default;
   EndingLeader(const EndingLeader&) = delete;
   EndingLeader& operator=(const EndingLeader&) = delete;
   ~EndingLeader() { await(); }
 };
 
-/// Messages and descriptors that a task has received until it is inside.
+/// Messages and descriptors that a task has received before it is inside.
 struct Arrival {
-  std::optional<Led> led;     ///< by a process of this task; nothing: it follows
-  bool is_first = false;      ///< of all that lead on this node
-  AgentMessage ready;         ///< its first descriptors: mount namespace, image record
-  UniqueFd notes;             ///< TaskNotes, as the agent passes them on
-  UniqueFd answer;            ///< of TaskStart::ask_host, or empty
-  UniqueFd own_notes;         ///< the same as `notes` and locked, in the task that led
-  UniqueFd probe;             ///< container-helper, opened on the host
-  int no_probe = 0;           ///< errno: why it is not
-  WireError failure;          ///< as others have said it, unread; not set: of this process
-  bool agent_failed = false;  ///< it is the agent's word
+  std::optional<LeaderEnd> led;  ///< set if a process of this task led; empty: the task follows
+                                 ///< another one
+  bool is_first = false;   ///< first of the node's leading tasks
+  AgentMessage ready;      ///< the agent's last message. If the container is ready, its first
+                           ///< descriptors are mount namespace and image record
+  UniqueFd notes;          ///< the TaskEntry, as the agent passes it
+  UniqueFd answer;         ///< result of TaskStart::ask_host, or empty
+  UniqueFd own_notes;      ///< the same as `notes` and locked, in the leading task
+  UniqueFd probe;          ///< container-helper, opened on the host
+  int no_probe = 0;        ///< errno of the failed open
+  WireError failure;       ///< received from another process, unread; unset if this process
+                           ///< failed
   EndingLeader leader;
 };
 
 struct TaskStart {
   int step;                      ///< the step's common socket to the agent
   pid_t agent_group;             ///< StepAgent::group()
-  const char* const* variables;  ///< the job's environment, for user-source; never looked at
-  /// The PolicyRecord::TaskFlags that the agent has said are written here, before anything below.
+  const char* const* variables;  ///< the job's environment, for user-source; never read here
+  /// Receives the PolicyRecord::TaskFlags that the agent has sent, before any function below is
+  /// called.
   std::int64_t& task_flags;
-  /// In the leader's process, which has CAP_SYS_CHROOT, unused. Returns its exit status.
+  /// Runs in the leader's process, which has CAP_SYS_CHROOT, unused. Returns its exit status.
   std::function<int(const LeaderStart&)> lead;
-  /// In a process without capabilities, on the host: writes TaskNotes into `answer`.
+  /// Runs in a process without capabilities, on the host: writes a TaskEntry into `answer`.
   std::function<Result<void>(const Arrival&, int answer)> ask_host;
-  /// In the task itself, on the host, when all is ready; may be empty. It is part of this way.
+  /// Runs in the task itself, on the host, when everything is ready, with its privilege; may be
+  /// empty.
   std::function<void()> before_entering;
 };
 
-/// Takes the calling task, which runs as the user, is single-threaded, and has kept its privilege
-/// (spc_task_keep_privilege), into the step's container. Returns without any capability: inside,
-/// or, if it is an Error or Arrival::led says so, on the host, and then without no_new_privs.
+/// Takes the calling task into the step's container. The task runs as the user, is single-threaded,
+/// and has kept its privilege (spc_task_keep_privilege). Returns without any capability. The task
+/// is then inside, or on the host without no_new_privs if an Error or Arrival::led says so.
 Result<void> arrive(const TaskStart& start, Arrival& arrival);
 
-/// The end of the way for a task that does not take it. Ends the process where that is refused.
+/// Drops the privilege of a task that does not enter a container. Ends the process if that fails.
 void give_up_entering();
 
 /// Starts user-source with an image's canonical location; it answers on `socket`. `environment`:
-/// NAME=VALUE, the job's. In a process that still may gain what any process of the user may gain:
-/// podman makes its user namespace with newuidmap.
+/// the job's, as NAME=VALUE. The caller must still be able to gain privilege as any process of the
+/// user: podman makes its user namespace with newuidmap.
 Result<Child> start_user_source(int socket, const std::string& location,
                                 std::vector<std::string> environment);
 

@@ -1,15 +1,30 @@
+#include <fcntl.h>
+#include <poll.h>
 #include <pwd.h>
+#include <sched.h>
+#include <sys/prctl.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
+#include <csignal>
 #include <cstdio>
+#include <cstdlib>
 #include <ctime>
 #include <tuple>
 
+#include "base/bytes.hpp"
 #include "base/format.hpp"
-#include "base/json/json.hpp"
+#include "base/json.hpp"
+#include "base/process/environment.hpp"
+#include "base/unique_fd.hpp"
+#include "launch/spec/environment.hpp"
+#include "task/security.hpp"
 #include "tool/command.hpp"
-#include "tool/containers/container_verbs.hpp"
+#include "tool/containers/detached.hpp"
+#include "tool/containers/job_step.hpp"
 #include "tool/containers/own_containers.hpp"
 #include "tool/containers/running.hpp"
 #include "tool/containers/stored_containers.hpp"
@@ -17,6 +32,9 @@
 #include "tool/surroundings/terminal.hpp"
 
 namespace spc::tool {
+
+// --- containers ---
+
 namespace {
 
 std::string user_name(uid_t uid) {
@@ -86,10 +104,6 @@ std::vector<std::string> as_row(const RunningContainer& one) {
           formatted("process {}", one.pid)};
 }
 
-}  // namespace
-
-namespace {
-
 void print_list(const Arguments& arguments, const Json& list,
                 const std::vector<std::vector<std::string>>& table) {
   if (arguments.has("json")) {
@@ -106,8 +120,9 @@ bool is_meant(const Arguments& arguments, const std::string& name, const std::st
                                                  name) != arguments.words.end();
 }
 
-/// Those of --container-name: of all users for root, who alone can look into the store, of the
-/// caller as the home has them noted; and the caller's own of `scontainer run`.
+/// Lists the containers of --container-name and the caller's own of `scontainer run`. For root, the
+/// former are those of all users, read from the store. For users they are those noted in the home
+/// directory.
 Result<int> list_containers_of(const Arguments& arguments) {
   std::vector<StoredContainer> stored;
   if (::geteuid() == 0) stored = SPC_TRY(stored_containers());
@@ -154,7 +169,7 @@ Result<int> remove_all(const Arguments& arguments) {
   return 0;
 }
 
-/// As an absolute path: the step may have another work directory.
+/// Makes the path absolute, as the step may have another work directory.
 Result<int> write_to_file(const Arguments& arguments) {
   if (arguments.words.size() != 3)
     return Error(ErrorKind::invalid, "export: NAME and FILE required");
@@ -180,6 +195,131 @@ Result<int> run_containers(const Arguments& arguments) {
   if (verb == "export") return write_to_file(arguments);
   return Error(ErrorKind::invalid, formatted("unknown word {}", in_quotes(verb)))
       .hint("list, inspect, rm or export");
+}
+
+// --- exec ---
+
+namespace {
+
+/// Returns the environment with which the container's command was started.
+Result<std::map<std::string, std::string>> environment_of(pid_t process) {
+  const auto all =
+      SPC_TRY_DURING("read the container's environment", environment_of_process(process));
+  std::vector<const char*> variables;
+  for (const std::string& one : all) variables.push_back(one.c_str());
+  variables.push_back(nullptr);
+  return as_map(variables.data());
+}
+
+Result<UniqueFd> open_of(const std::string& process, const char* what, int flags) {
+  UniqueFd file(::open((process + what).c_str(), flags | O_CLOEXEC));
+  if (!file) return Error::from_errno(errno, std::string("open the container's ") + what);
+  return file;
+}
+
+bool same_file(const UniqueFd& a, const UniqueFd& b) {
+  struct stat first {};
+  struct stat second {};
+  return ::fstat(a.get(), &first) == 0 && ::fstat(b.get(), &second) == 0 &&
+         first.st_dev == second.st_dev && first.st_ino == second.st_ino;
+}
+
+Result<void> join(const std::string& process) {
+  const uid_t outside = ::geteuid();
+  const auto user = SPC_TRY(open_of(process, "ns/user", O_RDONLY));
+  const auto own_user = SPC_TRY(open_of("/proc/self/", "ns/user", O_RDONLY));
+  const auto mounts = SPC_TRY(open_of(process, "ns/mnt", O_RDONLY));
+  const auto cgroup = SPC_TRY(open_of(process, "ns/cgroup", O_RDONLY));
+  const auto own_cgroups = SPC_TRY(open_of("/proc/self/", "ns/cgroup", O_RDONLY));
+  const auto workdir = SPC_TRY(open_of(process, "cwd", O_PATH | O_DIRECTORY));
+  if (!same_file(user, own_user) && ::setns(user.get(), CLONE_NEWUSER) != 0) {
+    return Error::from_errno(errno, "join the container's user namespace");
+  }
+  if (!same_file(cgroup, own_cgroups) && ::setns(cgroup.get(), CLONE_NEWCGROUP) != 0) {
+    return Error::from_errno(errno, "join the container's cgroup namespace");
+  }
+  if (::setns(mounts.get(), CLONE_NEWNS) != 0)
+    return Error::from_errno(errno, "join the container");
+  if (::fchdir(workdir.get()) != 0)
+    return Error::from_errno(errno, "enter the container's work directory");
+  if (::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0)
+    return Error::from_errno(errno, "set no_new_privs");
+  const bool became_root = outside != 0 && ::geteuid() == 0;
+  return became_root ? fake_root_calls() : Result<void>();
+}
+
+}  // namespace
+
+Result<int> run_exec(const Arguments& arguments) {
+  const auto places = SPC_TRY(Places::find());
+  const std::string& wanted = arguments.words[0];
+  if (arguments.rest.empty())
+    return Error(ErrorKind::invalid, "command required").hint("scontainer exec NAME COMMAND");
+  auto found = find_container(places.running, wanted);
+  if (!found && names_job(wanted)) return become_step_in(wanted, arguments.rest);
+  if (!found && wanted.find_first_of("/:.") != std::string::npos) {
+    return Error(ErrorKind::not_found, found.error().what())
+        .hint("for a command in an image: scontainer run IMAGE COMMAND");
+  }
+  const auto container = SPC_TRY(std::move(found));
+  const std::string process = "/proc/" + std::to_string(container.pid) + "/";
+  auto environment = SPC_TRY(environment_of(container.pid));
+  for (const std::string& text : arguments.values("env")) {
+    const std::string name = text.substr(0, text.find('='));
+    if (name.empty())
+      return Error(ErrorKind::invalid, formatted("--env: {}: invalid format", in_quotes(text)))
+          .hint("NAME or NAME=VALUE");
+    const char* outside = std::getenv(name.c_str());
+    if (name.size() < text.size()) {
+      environment[name] = text.substr(name.size() + 1);
+    } else if (outside != nullptr) {
+      environment[name] = outside;
+    }
+  }
+  SPC_TRY(join(process));
+  return supervise([&] { return execute({arguments.rest}, environment, container.image); },
+                   [](pid_t) {});
+}
+
+// --- stop ---
+
+namespace {
+
+/// Stops a container as podman does: SIGTERM, then SIGKILL after ten seconds. Killing the
+/// supervisor ends the whole container.
+Result<void> stop_one(const Places& places, const std::string& name) {
+  constexpr int kPatience = 10'000;  // milliseconds
+  const auto container = SPC_TRY(find_container(places.running, name));
+  const UniqueFd process(static_cast<int>(::syscall(SYS_pidfd_open, container.supervisor, 0)));
+  if (!process)
+    return errno == ESRCH ? Result<void>() : Error::from_errno(errno, "stop " + in_quotes(name));
+  const auto send = [&](int number) {
+    return ::syscall(SYS_pidfd_send_signal, process.get(), number, nullptr, 0) == 0;
+  };
+  pollfd end{process.get(), POLLIN, 0};
+  if (send(SIGTERM) && ::poll(&end, 1, kPatience) > 0) return {};
+  send(SIGKILL);
+  if (::poll(&end, 1, kPatience) > 0) return {};
+  return Error(ErrorKind::unavailable, formatted("stop {}: it does not end", in_quotes(name)));
+}
+
+}  // namespace
+
+Result<int> run_stop(const Arguments& arguments) {
+  const auto places = SPC_TRY(Places::find());
+  for (const std::string& name : arguments.words) SPC_TRY(stop_one(places, name));
+  return 0;
+}
+
+Result<int> run_attach(const Arguments& arguments) {
+  const std::string& job = arguments.words[0];
+  if (!names_job(job))
+    return Error(ErrorKind::invalid, in_quotes(job) + " is no job")
+        .hint("JOB or JOB.STEP, as in squeue --steps");
+  // Debian's bash puts debian_chroot before its own prompt.
+  const std::string prompt = formatted("export PS1='{}:\\w\\$ ' debian_chroot={}; ", job, job);
+  return become_step_in(
+      job, {"sh", "-c", prompt + "command -v bash >/dev/null && exec bash -i || exec sh -i"});
 }
 
 }  // namespace spc::tool

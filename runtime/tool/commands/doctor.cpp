@@ -1,15 +1,123 @@
-#include "tool/doctor/doctor.hpp"
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <sys/utsname.h>
+#include <unistd.h>
 
+#include <array>
+#include <cerrno>
 #include <cstdio>
 
 #include "base/format.hpp"
-#include "base/json/json.hpp"
+#include "base/json.hpp"
+#include "base/process/own_program.hpp"
+#include "base/process/supervised.hpp"
+#include "base/text.hpp"
+#include "base/unique_fd.hpp"
+#include "config/config.hpp"
+#include "doctor/diagnose.hpp"
+#include "doctor/node.hpp"
 #include "doctor/preflight.hpp"
-#include "image/config/config.hpp"
 #include "tool/command.hpp"
+#include "tool/surroundings/places.hpp"
 #include "tool/surroundings/terminal.hpp"
 
 namespace spc::tool {
+
+// --- log of a job ---
+
+namespace {
+
+/// Reads only the end of a longer file: a job reports its failure last.
+constexpr off_t kMostOfFile = off_t{64} << 20;
+
+Result<Diagnosis> diagnose_file(const std::string& path) {
+  UniqueFd opened;
+  int fd = STDIN_FILENO;
+  if (path != "-") {
+    opened = UniqueFd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+    if (!opened) return Error::from_errno(errno, "open " + in_quotes(path));
+    fd = opened.get();
+    struct stat status {};
+    if (::fstat(fd, &status) == 0 && S_ISREG(status.st_mode) && status.st_size > kMostOfFile) {
+      if (::lseek(fd, status.st_size - kMostOfFile, SEEK_SET) < 0)
+        return Error::from_errno(errno, "seek in " + in_quotes(path));
+      std::fprintf(stderr, "%s: only the last %lld MiB are read; line numbers start there\n",
+                   printable(path).c_str(), static_cast<long long>(kMostOfFile >> 20));
+    }
+  }
+  Diagnosis diagnosis;
+  std::array<char, 1 << 16> buffer;
+  while (true) {
+    const ssize_t got = ::read(fd, buffer.data(), buffer.size());
+    if (got == 0) return diagnosis;
+    if (got > 0) {
+      diagnosis.read({buffer.data(), static_cast<std::size_t>(got)});
+    } else if (errno != EINTR) {
+      return Error::from_errno(errno, "read " + in_quotes(path));
+    }
+  }
+}
+
+void print_recognised(const Recognised& one) {
+  const Failure& failure = *one.failure;
+  std::string where = "line " + std::to_string(one.line);
+  if (one.times > 1)
+    where += formatted(", and {}{}", one.times - 1, one.times == 2 ? " more" : " more lines");
+  if (!one.task.empty()) where += ", first by task " + one.task;
+  std::puts(formatted("{} ({})", coloured(failure.says, Colour::bold), where).c_str());
+  std::puts(("  text:   " + one.text).c_str());
+  if (one.consequence)
+    std::puts("  note:   caused by the failure above; check it only if it persists");
+  std::puts(("  cause:  " + one.cause).c_str());
+  std::puts(("  fix:    " + one.cure).c_str());
+  if (*failure.look != '\0') std::puts(("  see:    " + std::string(failure.look)).c_str());
+  if (!failure.checks.empty())
+    std::puts(
+        ("  check:  srun scontainer doctor --job checks " + joined(failure.checks, ", ")).c_str());
+  std::puts("");
+}
+
+Json in_json(const Recognised& one) {
+  const Failure& failure = *one.failure;
+  return {{"failure", failure.id},
+          {"says", failure.says},
+          {"line", one.line},
+          {"times", one.times},
+          {"task", one.task},
+          {"text", one.text},
+          {"cause", one.cause},
+          {"cure", one.cure},
+          {"look", failure.look},
+          {"checks", Json::array(Json::Array(failure.checks.begin(), failure.checks.end()))},
+          {"consequence", one.consequence}};
+}
+
+/// Prints the known failures in a file (- is standard input) with cause and fix. Returns whether
+/// there were any.
+Result<bool> explain_log(const std::string& path, bool as_json) {
+  Diagnosis diagnosis = SPC_TRY(diagnose_file(path));
+  const std::vector<Recognised> findings = diagnosis.findings();
+  if (as_json) {
+    Json list = Json::array();
+    for (const Recognised& one : findings) list.push_back(in_json(one));
+    std::puts(list.str(2).c_str());
+  } else {
+    for (const Recognised& one : findings) print_recognised(one);
+    if (findings.empty()) {
+      const std::string count =
+          std::to_string(diagnosis.lines()) + (diagnosis.lines() == 1 ? " line" : " lines");
+      std::puts(formatted("{}, no failure in {} known to doctor", count,
+                          diagnosis.lines() == 1 ? "it" : "them")
+                    .c_str());
+    }
+  }
+  return !findings.empty();
+}
+
+}  // namespace
+
+// --- doctor ---
+
 namespace {
 
 const char* name_of(Finding::Verdict verdict) {
@@ -39,9 +147,9 @@ void print_finding(const Finding& finding) {
   std::puts(line.c_str());
 }
 
-/// What a job needs on this node, as the calling process finds it.
+/// Checks what a job needs on this node, as the calling process sees it.
 std::vector<Finding> examine_job() {
-  // In jobs the site's settings count, not the user's own.
+  // Jobs use the site's settings, not the user's own.
   const auto config = read_config(SPC_CONFIG_FILE);
   auto findings =
       preflight(surroundings_of_this_process(config ? config->site.driver_root : std::string()));
@@ -61,7 +169,11 @@ std::vector<Finding> examine_machine(const std::string& registry) {
     findings.push_back(
         {"your store", Finding::Verdict::failed, places.error().message(), "set XDG_DATA_HOME"});
   } else if (places->own_store) {
-    add(examine_own_store(*places));
+    const auto store = make_own_store(*places);
+    findings.push_back(store ? examine_own_store(places->store, store->get())
+                             : Finding{"your store", Finding::Verdict::failed,
+                                       store.error().message(),
+                                       "set XDG_DATA_HOME to a writable directory"});
   }
   findings.push_back(examine_config(config));
   add(examine_node());
@@ -69,7 +181,7 @@ std::vector<Finding> examine_machine(const std::string& registry) {
   return findings;
 }
 
-/// Only what is wrong, as errors are told.
+/// Reports only warnings and failures, as error messages.
 void report_wrong(const std::vector<Finding>& findings) {
   for (const Finding& one : findings) {
     if (one.verdict == Finding::Verdict::ok) continue;
@@ -92,7 +204,7 @@ void report(const std::vector<Finding>& findings, bool as_json) {
 }
 
 int examine_for_slurm(bool quiet, bool as_json) {
-  constexpr int kStatus[] = {0, 3, 1};  // ok, warning, failed: 2 is wrong usage
+  constexpr int kStatus[] = {0, 3, 1};  // ok, warning, failed; 2 is wrong usage
   const auto findings = examine_health();
   if (quiet) {
     report_wrong(findings);
@@ -126,6 +238,141 @@ Result<int> run_doctor(const Arguments& arguments) {
       arguments.has("job") ? examine_job() : examine_machine(arguments.value("registry"));
   report(findings, as_json);
   return worst_of(findings) == Finding::Verdict::failed ? 1 : 0;
+}
+
+// --- metrics ---
+
+namespace {
+
+/// Returns a percentage as the ratio that Prometheus expects.
+std::string ratio(std::uint32_t percent) {
+  char text[16];
+  std::snprintf(text, sizeof text, "%u.%02u", percent / 100, percent % 100);
+  return text;
+}
+
+std::string store_samples() {
+  std::string text;
+  if (const auto state = state_of_store(SPC_STORE_DIR)) {
+    if (state->images) text += sample("spank_container_images", *state->images);
+    if (state->layers) {
+      text += sample("spank_container_layers", *state->layers) +
+              sample("spank_container_layer_bytes", state->layer_bytes);
+    }
+    text += sample("spank_container_spool_bytes", state->spool_bytes);
+    if (state->containers) text += sample("spank_container_named_containers", *state->containers);
+    text += sample("spank_container_store_size_bytes", state->size) +
+            sample("spank_container_store_free_bytes", state->free);
+    if (state->inodes > 0) text += sample("spank_container_store_free_inodes", state->free_inodes);
+  }
+  if (const auto config = read_config(SPC_CONFIG_FILE)) {
+    text +=
+        sample("spank_container_store_limit_bytes", config->store.max_size) +
+        sample("spank_container_high_watermark_ratio", "", ratio(config->store.high_watermark)) +
+        sample("spank_container_low_watermark_ratio", "", ratio(config->store.low_watermark));
+  }
+  return text;
+}
+
+}  // namespace
+
+Result<int> run_metrics(const Arguments& arguments) {
+  if (::geteuid() != 0)
+    return Error(ErrorKind::refused, "read the node's store: only root may").hint("run it as root");
+  std::string samples =
+      sample("spank_container_info", "version=\"" SPC_VERSION "\"", "1") +
+      sample("spank_container_node_status", static_cast<std::uint64_t>(worst_of(examine_health())));
+  samples +=
+      answer_before(std::chrono::steady_clock::now() + std::chrono::seconds(5), store_samples)
+          .value_or("");
+  if (arguments.has("log")) {
+    const LogCounts counts = SPC_TRY(count_log(arguments.value("log")));
+    samples += counts.samples();
+  }
+  std::fputs(metrics_text(samples).c_str(), stdout);
+  return 0;
+}
+
+// --- audit ---
+
+namespace {
+
+/// Replaces bytes that are not UTF-8 by U+FFFD. Escapes of the log stay escaped.
+Json as_json(const LogRecord& record) {
+  constexpr const char* kEvents[] = {"start", "failed", "pull"};
+  Json object{{"time", record.time}, {"event", kEvents[static_cast<std::size_t>(record.event)]},
+              {"job", record.job},   {"step", record.step},
+              {"node", record.node}, {"image", record.image}};
+  if (record.event == LogRecord::Event::failed) {
+    object["kind"] = record.kind;
+    return object;
+  }
+  if (record.event == LogRecord::Event::pull) {
+    object["digest"] = record.digest;
+    for (std::size_t i = 0; i < kPullNumbers.size(); ++i) object[kPullNumbers[i]] = record.pull[i];
+    object["pull_ms"] = static_cast<double>(record.tenths[0]) / 10;
+    return object;
+  }
+  object["uid"] = record.uid;
+  object["user"] = record.user;
+  object["digest"] = record.digest == "-" ? Json() : Json(record.digest);
+  object["from"] = record.from;
+  object["layers"] = record.layers;
+  object["shared"] = record.shared;
+  object["fuse"] = record.by_fuse;
+  object["pulled"] = record.pulled;
+  for (std::size_t i = 0; i < record.tenths.size(); ++i) {
+    object[formatted("{}_ms", kStartPhases[i])] = static_cast<double>(record.tenths[i]) / 10;
+  }
+  return object;
+}
+
+}  // namespace
+
+Result<int> run_audit(const Arguments& arguments) {
+  for (const std::string& path : arguments.words) {
+    SPC_TRY(for_each_log_line(path, [](std::string_view line) {
+      if (const auto record = read_log_record(line))
+        std::puts(as_json(*record).str(0, ' ', Json::Order::kept).c_str());
+    }));
+  }
+  return 0;
+}
+
+// --- info ---
+
+Result<int> run_version(const Arguments&) {
+  std::puts("scontainer " SPC_VERSION);
+  return 0;
+}
+
+Result<int> run_info(const Arguments& arguments) {
+  const auto places = SPC_TRY(Places::find());
+  const auto config = SPC_TRY(read_config(places.config));
+  utsname system{};
+  ::uname(&system);
+  const std::string import = own_program("import");
+  const std::pair<const char*, std::string> lines[] = {
+      {"version", SPC_VERSION},
+      {"store", places.store},
+      {"store_of_the_node", SPC_STORE_DIR},
+      {"config", ::access(places.config.c_str(), F_OK) == 0
+                     ? places.config
+                     : places.config + " (missing: defaults)"},
+      {"default_registry", config.default_registry},
+      {"pull", name_of(config.pull)},
+      {"platform", Platform::host().str()},
+      {"kernel", system.release},
+      {"programs", import.substr(0, import.rfind('/'))},
+  };
+  if (arguments.has("json")) {
+    Json object = Json::object();
+    for (const auto& [key, value] : lines) object[key] = value;
+    std::puts(object.str(2).c_str());
+    return 0;
+  }
+  for (const auto& [key, value] : lines) std::printf("%-18s %s\n", key, printable(value).c_str());
+  return 0;
 }
 
 }  // namespace spc::tool

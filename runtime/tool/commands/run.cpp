@@ -12,27 +12,20 @@
 #include "base/process/child.hpp"
 #include "base/process/kernel.hpp"
 #include "base/socket.hpp"
-#include "image/reference/file_url.hpp"
-#include "launch/host/data_file.hpp"
-#include "launch/host/host_side.hpp"
-#include "launch/host/security_profiles.hpp"
-#include "launch/inside/image_files.hpp"
-#include "launch/inside/missing_program.hpp"
-#include "launch/request/options.hpp"
+#include "hooks/gpu/gpu_hooks.hpp"
+#include "launch/sources/host_side.hpp"
+#include "launch/task/image_files.hpp"
+#include "reference/location.hpp"
+#include "request/options.hpp"
 
 #include "base/format.hpp"
 #include "tool/command.hpp"
 #include "tool/containers/detached.hpp"
-#include "tool/containers/launch_key.hpp"
-#include "tool/containers/node_step.hpp"
+#include "tool/containers/job_step.hpp"
 #include "tool/containers/running.hpp"
-#include "tool/containers/shared_container.hpp"
-#include "tool/containers/supervise.hpp"
 #include "tool/containers/user_container.hpp"
-#include "tool/images/local_image.hpp"
 #include "tool/images/obtain.hpp"
-#include "tool/run_options.hpp"
-#include "tool/surroundings/started_by_enroot.hpp"
+#include "tool/surroundings/places.hpp"
 
 namespace spc::tool {
 namespace {
@@ -43,18 +36,20 @@ Error contradiction(const std::string& a, const std::string& b) {
   return {ErrorKind::invalid, formatted("{} and {} cannot be combined", a, b)};
 }
 
-/// The same options as a job's, as far as they make sense without Slurm.
+/// The options of a job that apply without Slurm, and those of `run` only.
 struct RunOptions {
   LaunchRequest request;
   std::string image;
-  std::string changes;  ///< directory that keeps what is written
+  std::string changes;  ///< directory that keeps changes
   std::string name;
   RootMap map = RootMap::self;
-  Detached* detached = nullptr;  ///< in the background
-  std::string prompt;            ///< of a shell: which container it is in; empty: it is none
+  Detached* detached = nullptr;  ///< set if the container runs in the background
+  std::string prompt;            ///< names the container in a shell's prompt; empty: no shell
 };
 
-/// As a job's option is called here.
+std::map<std::string, std::string> own_environment() { return as_map(environ); }
+
+/// Returns the name of a job option in `scontainer run`, with dashes.
 std::string run_name(const ContainerOption& option) { return "--" + name_of_run(option); }
 
 Result<RunOptions> parse_options(const Arguments& arguments) {
@@ -68,13 +63,13 @@ Result<RunOptions> parse_options(const Arguments& arguments) {
       const std::string opposite = run_name(*find_option(option.opposite));
       if (arguments.has(opposite.substr(2))) return contradiction(run_name(option), opposite);
     }
-    if (option.is_switch()) SPC_TRY(texts.add(option, ""));
+    if (option.is_switch()) SPC_TRY(texts.add(option, arguments.value(name)));
     if (option.kind == ContainerOption::Kind::once && !arguments.value(name).empty()) {
       SPC_TRY(texts.add(option, arguments.value(name)));
     }
     if (option.kind != ContainerOption::Kind::list) continue;
     for (const std::string& text : arguments.values(name)) {
-      // Unlike a job's option --env takes a single NAME=VALUE as it is, commas and all.
+      // Unlike a job's option, --env takes a single NAME=VALUE literally, commas included.
       const auto equals = name == "env" ? text.find('=') : std::string::npos;
       if (equals != std::string::npos && equals > 0) {
         variables[text.substr(0, equals)] = text.substr(equals + 1);
@@ -83,25 +78,32 @@ Result<RunOptions> parse_options(const Arguments& arguments) {
       }
     }
   }
+  options.request.paths = own_paths();
   SPC_TRY(texts.apply_to(options.request, ReadAt::node, run_name));
-  for (auto& [name, value] : variables) options.request.environment.values[name] = value;
+  options.request.given = texts.given(run_name);
+  for (auto& [name, value] : variables) {
+    options.request.environment.values[name] = value;
+    options.request.given.emplace_back("--env=" + printable(name), "option");
+  }
   options.map = arguments.has("remap-root") ? RootMap::root : RootMap::self;
   options.image = without_secrets(arguments.words[0]);
   options.request.image = options.image;
   options.name = arguments.value("name");
-  options.request.command = arguments.rest;  // hooks may ask for it
+  options.request.command = arguments.rest;  // hooks may read it
   if (arguments.has("changes"))
     options.changes = SPC_TRY(absolute_path(arguments.value("changes")));
   return options;
 }
 
-/// The same as options of a step. What variables are set to the command is told by us.
+/// Returns the options as those of a step. Variables with values are left out: scontainer sets them
+/// for the command itself.
 std::vector<std::string> options_of_step(const Arguments& arguments, const LaunchRequest& request) {
   std::vector<std::string> options{"container-image=" + arguments.words[0]};
   for (const ContainerOption& option : container_options()) {
     const std::string name = name_of_run(option);
     if (option.run_help == nullptr || !arguments.has(name) || name == "env") continue;
-    if (option.is_switch()) options.emplace_back(option.name);
+    if (name == "gpu" && !request.gpu) continue;
+    if (option.is_switch() && arguments.value(name).empty()) options.emplace_back(option.name);
     for (const std::string& text : arguments.values(name))
       options.push_back(std::string(option.name) + "=" + text);
   }
@@ -110,9 +112,7 @@ std::vector<std::string> options_of_step(const Arguments& arguments, const Launc
   return options;
 }
 
-std::map<std::string, std::string> own_environment() { return as_map(environ); }
-
-/// The image's entrypoint with the command that was given, or with the image's.
+/// Returns the image's entrypoint with the given command, or with the image's command.
 Result<Commands> command_of(const Arguments& arguments, const std::string& settings) {
   std::vector<std::string> command = setting_values(settings, "entrypoint");
   for (auto& word : arguments.rest.empty() ? setting_values(settings, "cmd") : arguments.rest)
@@ -146,19 +146,20 @@ Result<int> supervise_noted(const Places& places, const RunOptions& options,
   });
 }
 
-/// In the child: enters and becomes the command.
+/// In the child: enters the container and executes the command.
 int become_or_say(Result<void> entered, const RunOptions& options, const Commands& commands,
                   std::map<std::string, std::string>& environment) {
   if (!entered) {
     report_error(entered.error().message());
     return kNoContainer;
   }
+  if (options.request.explain) return 0;
   for (const auto& [name, value] : options.request.environment.values) environment[name] = value;
   if (commands.front().empty()) {
     report_error("image has no default command (hint: append one: scontainer run IMAGE COMMAND)");
     return kNoContainer;
   }
-  if (!options.prompt.empty()) {  // Debian's bash has the second in front of a prompt of its own
+  if (!options.prompt.empty()) {  // Debian's bash puts debian_chroot before its own prompt
     environment.try_emplace("PS1", options.prompt + ":\\w\\$ ");
     environment.try_emplace("debian_chroot", options.prompt);
   }
@@ -182,7 +183,8 @@ int become(Result<void> entered, const RunOptions& options, const Commands& comm
   return status;
 }
 
-/// Those that may be missing and are, are left out again when its root is set up.
+/// Adds the data files of the mounts. Missing optional ones are skipped here and when the root is
+/// set up.
 Result<void> add_data_files(MountedImage& image, const std::vector<MountSpec>& mounts) {
   for (const MountSpec& mount : mounts) {
     if (mount.kind != MountSpec::Kind::squashfs) continue;
@@ -194,26 +196,27 @@ Result<void> add_data_files(MountedImage& image, const std::vector<MountSpec>& m
   return {};
 }
 
-/// The servers of a container that is shared or in the background outlive whose messages these are:
-/// who waits for their end would wait for all.
+/// Mounts with standard error closed. The servers of a shared or background container outlive the
+/// process that reads standard error, which would otherwise wait for their end.
 Result<MountedImage> without_stderr(const std::function<Result<MountedImage>()>& mount) {
   const UniqueFd ours(::fcntl(STDERR_FILENO, F_DUPFD_CLOEXEC, 3));
-  ::dup2(STDIN_FILENO, STDERR_FILENO);  // which is /dev/null
+  ::dup2(STDIN_FILENO, STDERR_FILENO);  // standard input is /dev/null
   auto mounted = mount();
   ::dup2(ours.get(), STDERR_FILENO);
   return mounted;
 }
 
-/// How a container without privilege is made, and what it is for.
+/// Set-up and command of an unprivileged container.
 struct UserRun {
   const Arguments& arguments;
   RunOptions& options;
   const Places& places;
   Config config;
   Commands commands;
-  bool by_image = false;  ///< the image says what to run
+  bool by_image = false;  ///< the image selects the command
   bool shared = false;
   TaskSecurity security;
+  ContainerSpec explained;  ///< for --explain: what begin_task() does not know
 
   UserRun(const Arguments& given, RunOptions& parsed, const Places& where, const Commands* fixed)
       : arguments(given),
@@ -222,7 +225,7 @@ struct UserRun {
         commands(fixed != nullptr ? *fixed : Commands{given.rest}),
         by_image(fixed == nullptr && (given.rest.empty() || given.has("entrypoint"))) {}
 
-  /// In the process itself: an image mounted in a user namespace that it has entered.
+  /// In the process itself: mounts the image in a user namespace that the process has entered.
   Result<MountedImage> mount(std::string& name, std::string& settings) {
     const auto wanted = SPC_TRY(parse_wanted(arguments, arguments.words[0]));
     auto image = SPC_TRY(open_image(places, config, wanted));
@@ -233,6 +236,9 @@ struct UserRun {
                                  .size = config.upper_size,
                                  .directory = options.changes,
                                  .keep = *options.request.writable};
+    explained.from =
+        image.files.layers.empty() ? ContainerSpec::From::directory : ContainerSpec::From::store;
+    explained.layers = static_cast<std::uint32_t>(image.files.layers.size());
     SPC_TRY_DURING("set up the container", enter_user_namespace(options.map));
     auto mount_all = [&]() -> Result<MountedImage> {
       auto mounted =
@@ -251,18 +257,18 @@ struct UserRun {
     return mounted;
   }
 
-  /// In the child, by when it is inside.
+  /// In the child, after it has entered the container.
   Result<void> begin(const ImageSettings& settings, const std::string& record,
-                     const TaskEdits& edits, TaskHooks& hooks, UserIdentity user,
+                     const HookEdits& edits, StepHooks& hooks, UserIdentity user,
                      std::map<std::string, std::string>& environment, Log& log) {
     SPC_TRY(begin_task(options.request, settings, edits, hooks, options.map, std::move(user),
-                       environment, log));
+                       environment, explained, log));
     if (by_image && record != kSettingsInFiles) commands = SPC_TRY(command_of(arguments, record));
-    // What an image without a record runs by itself is a script in it.
+    // The default command of an image without a record is a script in it.
     if (by_image && record == kSettingsInFiles && !settings.start_script.empty()) {
       commands.front().insert(commands.front().begin(), {"/bin/sh", settings.start_script});
     }
-    // Of several the first that exists is meant, which a shell would not say.
+    // With several alternatives, the first that exists is executed, which a shell would hide.
     if (commands.size() == 1 && !commands.front().empty()) {
       auto kept = options.request.environment.values;
       for (const auto& [name, value] : environment) {
@@ -297,6 +303,8 @@ Result<int> run_alone(UserRun& run) {
       auto made =
           SPC_TRY(make_user_container(mounted, run.options.request, ImageSettings::parse(record),
                                       run.options.map, of_enroot, environment, site, log));
+      run.explained.mounts = std::move(made.shown);
+      run.explained.writable = mounted.writable && *run.options.request.writable;
       return run.begin(made.settings, record, made.edits, made.hooks, std::move(user), environment,
                        log);
     };
@@ -305,8 +313,8 @@ Result<int> run_alone(UserRun& run) {
   });
 }
 
-/// In the keeper of a container that several share. A child makes it, and leaves it with the
-/// namespaces' descriptors.
+/// In the keeper of a shared container: creates it. A child sets it up and returns the namespaces'
+/// descriptors.
 Result<SharedContainer> make_to_share(UserRun& run) {
   SharedContainer shared;
   auto mounted = std::make_shared<MountedImage>(SPC_TRY(run.mount(shared.image, shared.settings)));
@@ -332,7 +340,8 @@ Result<SharedContainer> make_to_share(UserRun& run) {
   char kind = 0;
   auto received = receive_struct(line.first.get(), kind, 2);
   child.wait();
-  if (!received || received->size() != 2) return Error(ErrorKind::system, "");  // said by the child
+  // Reported by the child.
+  if (!received || received->size() != 2) return Error(ErrorKind::system, "");
   shared.mounts = std::move((*received)[0]);
   shared.edits = SPC_TRY(read_file((*received)[1].get(), 64 << 20));
   shared.alive = std::move(mounted);
@@ -344,15 +353,16 @@ Result<void> enter_shared(UserRun& run, const SharedContainer& shared,
   StderrLog log;
   const SitePolicy site = SitePolicy::read();
   auto user = identity_inside(run.options.map);
-  const auto edits = TaskEdits::parse(shared.edits);
+  const auto edits = HookEdits::parse(shared.edits);
   ContainerSpec spec;
   spec.image = run.options.request.image;
   spec.settings = ImageSettings::parse(shared.settings);
   spec.user = user;
   HookContext context = hook_context(run.options.request, environment, site);
   context.remap_root = run.options.map == RootMap::root;
-  auto hooks = SPC_TRY(TaskHooks::find_for_task(std::move(context), edits, log));
-  SPC_TRY(hooks.before_entering(spec));
+  auto hooks = SPC_TRY(StepHooks::find_for_task(std::move(context), edits, log));
+  add_image(hooks.context(), spec);
+  SPC_TRY(hooks.task_on_host());
   if (::setns(shared.user.get(), CLONE_NEWUSER) != 0)
     return Error::from_errno(errno, "join the container's user namespace");
   if (::setns(shared.mounts.get(), CLONE_NEWNS) != 0)
@@ -371,11 +381,12 @@ Result<int> run_shared(UserRun& run, const std::string& key) {
   });
 }
 
-/// Who shares a container with whom: the same launch, or key, and the same image and options.
-/// Empty: nobody.
+/// Returns the key of processes that share a container: the same launch or --share key, the same
+/// image and options. Empty if the container is not shared.
 std::string share_key(const Arguments& arguments) {
   const std::string asked = arguments.value("share");
-  if (asked == "no" || std::getenv(kStartedByEnroot) != nullptr) return {};
+  if (asked == "no" || arguments.has("explain") || std::getenv(kStartedByEnroot) != nullptr)
+    return {};
   std::string key = asked.empty() ? launch_key(own_environment()) : "key " + asked;
   if (key.empty()) return {};
   key += '\n' + arguments.words[0];
@@ -393,7 +404,7 @@ Result<int> run_as_user(const Places& places, const Arguments& arguments, RunOpt
                  "--unshare: only a step of srun can have its own net, ipc, uts and pid")
         .hint("--unshare=cgroup");
   }
-  SPC_TRY(check_kernel());  // before an image is pulled for nothing
+  SPC_TRY(check_kernel());  // before a useless pull
   UserRun run(arguments, options, places, fixed);
   run.config = SPC_TRY(read_config(places.config));
   if (!options.request.writable) options.request.writable = run.config.writable;
@@ -409,7 +420,7 @@ Result<int> run_as_user(const Places& places, const Arguments& arguments, RunOpt
   return key.empty() ? run_alone(run) : run_shared(run, key);
 }
 
-/// As root: by the agent, like a step of root.
+/// As root: starts the container through the agent, as a step of root does.
 Result<int> run_as_root(const Places& places, const Arguments& arguments, const RunOptions& options,
                         const Commands* fixed) {
   for (const char* option : {"remap-root", "changes", "entrypoint", "platform", "share"}) {
@@ -434,7 +445,7 @@ Result<int> run_as_root(const Places& places, const Arguments& arguments, const 
   auto step = SPC_TRY(NodeStep::open(options.image, wanted.quiet));
   return supervise_noted(places, options, options.image, [&] {
     auto environment = own_environment();
-    auto entered = step.enter(step_options, environment);
+    auto entered = step.enter(step_options, environment, commands.front());
     return become(std::move(entered), options, commands, environment);
   });
 }
@@ -461,11 +472,21 @@ Result<int> run_detached(const Places& places, const Arguments& arguments, RunOp
   return status;
 }
 
+/// Outside Slurm --gpu, as Apptainer's --nv, only warns on a machine without a GPU.
+void leave_out_missing_gpu(LaunchRequest& request) {
+  const HookContext context = hook_context(request, own_environment(), SitePolicy::read());
+  if (!request.gpu.value_or(false) || has_gpus(context)) return;
+  report_error("warning: --gpu: this machine has no GPU; the container starts without one");
+  request.gpu.reset();
+}
+
 Result<int> run_container(const Arguments& arguments, const Commands* fixed) {
   const auto places = SPC_TRY(Places::find());
   auto options = SPC_TRY(parse_options(arguments));
+  leave_out_missing_gpu(options.request);
   if (arguments.has("detach")) {
     if (fixed != nullptr) return contradiction("shell", "--detach");
+    if (options.request.explain) return contradiction("--explain", "--detach");
     return run_detached(places, arguments, options);
   }
   if (fixed != nullptr)

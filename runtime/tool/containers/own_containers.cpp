@@ -16,15 +16,16 @@
 #include <cstdlib>
 #include <map>
 #include <set>
+#include <sstream>
 #include <tuple>
 
-#include "base/directory.hpp"
 #include "base/file.hpp"
 #include "base/format.hpp"
 #include "base/process/child.hpp"
 #include "base/process/environment.hpp"
 #include "base/process/supervised.hpp"
-#include "launch/host/container_index.hpp"
+#include "base/unique_fd.hpp"
+#include "launch/sources/named_container.hpp"
 #include "launch/spec/environment.hpp"
 
 namespace spc::tool {
@@ -55,23 +56,63 @@ std::string task_variable(const TaskVariables& variables, const char* name) {
   return found == variables.end() ? std::string() : found->second;
 }
 
-/// Of the host, as of every process outside of containers.
+/// Returns the device of the file system at /, from mountinfo, which the kernel shows of every
+/// process. Of several, the last one is visible.
+std::string device_of_root(const std::string& process) {
+  std::istringstream lines(proc_text("/proc/" + process + "/mountinfo"));
+  std::string device;
+  for (std::string line; std::getline(lines, line);) {
+    std::istringstream fields(line);
+    std::string id, parent, number, below, at;
+    if (fields >> id >> parent >> number >> below >> at && at == "/") device = number;
+  }
+  return device;
+}
+
+/// Returns whether the process has another root than the host's processes.
 bool has_root_of_its_own(pid_t process) {
   struct stat theirs {
   }, ours{};
-  return ::stat(formatted("/proc/{}/root", process).c_str(), &theirs) == 0 &&
-         ::stat("/", &ours) == 0 && theirs.st_dev != ours.st_dev;
+  if (::stat(formatted("/proc/{}/root", process).c_str(), &theirs) == 0)
+    return ::stat("/", &ours) == 0 && theirs.st_dev != ours.st_dev;
+  const std::string device = device_of_root(std::to_string(process));
+  return !device.empty() && device != device_of_root("self");
 }
 
-/// `stat`, behind the name, which may have blanks and parentheses in it: state, then the parent.
+/// Returns the parent from `stat`. The fields state and parent follow the name, which may contain
+/// blanks and parentheses.
 pid_t parent_of(pid_t process) {
   const std::string text = proc_text(formatted("/proc/{}/stat", process));
   const auto end = text.rfind(')');
   return end == std::string::npos || end + 4 > text.size() ? 0 : std::atoi(text.c_str() + end + 4);
 }
 
-/// The caller's processes in containers of Slurm's steps, with their variables; children of theirs
-/// not.
+/// Returns the step of a process from its cgroup (.../job_12/step_0/...), or else from the title of
+/// the slurmstepd that started it ("slurmstepd: [12.0]").
+std::optional<JobStep> step_from_outside(pid_t process) {
+  constexpr std::string_view kJob = "/job_", kStep = "/step_", kTitle = "slurmstepd: [";
+  const std::string cgroups = proc_text(formatted("/proc/{}/cgroup", process));
+  for (auto at = cgroups.find(kJob); at != std::string::npos; at = cgroups.find(kJob, at + 1)) {
+    const auto job_at = at + kJob.size();
+    const auto job_end = cgroups.find_first_of("/\n", job_at);
+    if (job_end == std::string::npos || cgroups.compare(job_end, kStep.size(), kStep) != 0)
+      continue;
+    const std::string job = cgroups.substr(job_at, job_end - job_at);
+    const auto step_at = job_end + kStep.size();
+    return JobStep{
+        job, job + "." + cgroups.substr(step_at, cgroups.find_first_of("/\n", step_at) - step_at)};
+  }
+  for (pid_t parent = parent_of(process); parent > 1; parent = parent_of(parent)) {
+    const std::string title = proc_text(formatted("/proc/{}/cmdline", parent));
+    if (!title.starts_with(kTitle)) continue;
+    const std::string text = title.substr(kTitle.size(), title.find(']') - kTitle.size());
+    return JobStep{text.substr(0, text.find('.')), text};
+  }
+  return std::nullopt;
+}
+
+/// Returns the caller's processes in containers of Slurm's steps with their variables, without
+/// their children.
 std::map<pid_t, TaskVariables> tasks_in_containers() {
   std::map<pid_t, TaskVariables> tasks;
   for (DirectoryReader processes("/proc"); processes.next();) {
@@ -85,6 +126,10 @@ std::map<pid_t, TaskVariables> tasks_in_containers() {
       continue;
     if (!has_root_of_its_own(process)) continue;
     auto variables = variables_of(process);
+    if (const auto step = variables.empty() ? step_from_outside(process) : std::nullopt) {
+      variables["SLURM_JOB_ID"] = step->job;
+      variables["SLURM_STEP_ID"] = step->text.substr(step->job.size() + 1);
+    }
     if (!task_variable(variables, "SLURM_JOB_ID").empty())
       tasks.emplace(process, std::move(variables));
   }
@@ -101,11 +146,13 @@ std::string step_of(const TaskVariables& variables) {
   return task_variable(variables, "SLURM_JOB_ID") + "." + (step.empty() ? "batch" : step);
 }
 
-/// The one that a task is in; made if it is not known yet.
+/// Returns the container of a task. Adds it if it is unknown.
 OwnContainer& container_of(const TaskVariables& task, std::vector<OwnContainer>& known) {
   const std::string name = task_variable(task, "SCONTAINER_CONTAINER_NAME");
   const std::string step = step_of(task);
   const auto is_it = [&](const OwnContainer& one) {
+    if (name.empty() && one.node == this_node() && std::ranges::count(one.steps, step) != 0)
+      return true;
     const bool here = one.node == this_node() && one.has_name == !name.empty();
     const bool same_job = one.job.empty() || one.job == task_variable(task, "SLURM_JOB_ID");
     return here && (one.has_name ? one.name == name && same_job : one.name == step);
@@ -119,12 +166,13 @@ OwnContainer& container_of(const TaskVariables& task, std::vector<OwnContainer>&
                    .node = this_node(),
                    .job = {},
                    .note = {},
+                   .steps = {},
                    .tasks = {}});
   return known.back();
 }
 
-/// Nothing of the step or job that we are in, nor of a container's options, is that of the new
-/// step.
+/// Returns the environment of the new step, without the variables of the current step or job and
+/// without container options.
 std::vector<std::string> environment_of_step() {
   std::vector<std::string> kept;
   for (char** variable = environ; *variable != nullptr; ++variable) {
@@ -151,15 +199,15 @@ Result<std::string> slurm_program(const std::string& name) {
       .hint("run this where jobs are submitted");
 }
 
-/// Whether Slurm says so: a job whose containers it has removed. squeue knows no number of a job
-/// that has ended long ago.
+/// Returns whether Slurm has removed the job's containers. squeue does not know the number of a job
+/// that ended long ago.
 bool has_ended(const std::string& job) {
   const auto end = ask_slurm({"squeue", "--noheader", "--format=%A", "--jobs=" + job});
-  return end && end->kind == RunEnd::Kind::exited && end->output.empty() &&
+  return end && end->kind == ProcessEnd::Kind::exited && end->output.empty() &&
          (end->number == 0 || end->number == 1);
 }
 
-/// Whether the job that we are in, on a node of it or in salloc's shell, has the node.
+/// Returns whether the current job (on a node of it or in salloc's shell) has the node.
 bool our_job_has(const std::string& node) {
   if (own_variable("SLURM_JOB_ID").empty()) return false;
   if (node == own_variable("SLURMD_NODENAME")) return true;
@@ -184,7 +232,14 @@ Program program_of(const StepOrder& order) {
 
 }  // namespace
 
-Result<RunEnd> ask_slurm(const std::vector<std::string>& command) {
+std::optional<JobStep> step_of_process(pid_t process) {
+  const TaskVariables variables = variables_of(process);
+  const std::string job = task_variable(variables, "SLURM_JOB_ID");
+  if (variables.empty()) return step_from_outside(process);
+  return job.empty() ? std::nullopt : std::optional(JobStep{job, step_of(variables)});
+}
+
+Result<ProcessEnd> ask_slurm(const std::vector<std::string>& command) {
   const Program program{.path = SPC_TRY(slurm_program(command[0])), .arguments = command};
   return run_supervised(program, {}, {.time = std::chrono::seconds(10), .output = 1 << 20},
                         [](std::string_view) {});
@@ -200,7 +255,7 @@ std::string this_node() {
 
 std::vector<OwnContainer> own_containers() {
   std::vector<OwnContainer> containers;
-  // Root, whose HOME may be a user's, notes none.
+  // As root, HOME may be a user's: no notes are written.
   const std::string notes =
       ::geteuid() == 0 ? std::string() : directory_of_container_notes(as_map(environ));
   for (NotedContainer& one :
@@ -216,6 +271,7 @@ std::vector<OwnContainer> own_containers() {
                           .job = one.job,
                           .made_at = one.made_at,
                           .note = one.path,
+                          .steps = std::move(one.steps),
                           .tasks = {}});
   }
   for (const auto& [process, variables] : tasks_in_containers())
@@ -253,8 +309,8 @@ Result<int> run_step_as(uid_t uid, const StepOrder& order) {
   const auto show = [](std::string_view line) {
     std::fprintf(stderr, "%s\n", printable(line).c_str());
   };
-  const RunEnd end = SPC_TRY(run_supervised(std::move(program), {}, limits, show));
-  if (end.kind == RunEnd::Kind::exited) return end.number;
+  const ProcessEnd end = SPC_TRY(run_supervised(std::move(program), {}, limits, show));
+  if (end.kind == ProcessEnd::Kind::exited) return end.number;
   return Error(ErrorKind::unavailable,
                formatted("run a step as user {}: srun was killed", in_quotes(name)));
 }

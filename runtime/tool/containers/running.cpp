@@ -9,22 +9,23 @@
 #include <cerrno>
 #include <cstdlib>
 
-#include "base/directory.hpp"
 #include "base/file.hpp"
 #include "base/format.hpp"
+#include "base/unique_fd.hpp"
 #include "tool/surroundings/places.hpp"
 
 namespace spc::tool {
 namespace {
 
-/// A home directory may be shared between machines, where a process id says nothing.
+/// Returns the entries' prefix for this machine. Machines may share a home directory, but PIDs are
+/// valid on one machine only.
 std::string prefix_of_this_machine() {
   utsname machine{};
   ::uname(&machine);
   return std::string(machine.nodename) + ".";
 }
 
-/// Four lines: name, image, process, supervisor.
+/// Returns four lines: name, image, process, supervisor.
 std::string serialize(const RunningContainer& container) {
   return container.name + "\n" + container.image + "\n" + std::to_string(container.pid) + "\n" +
          std::to_string(container.supervisor) + "\n";

@@ -15,11 +15,11 @@ struct RunningContainer {
   std::string name;
   std::string image;
   pid_t pid = 0;         ///< of the command in the container
-  pid_t supervisor = 0;  ///< of scontainer itself
+  pid_t supervisor = 0;  ///< the scontainer process
 };
 
-/// Our entry among the running containers, valid while it is locked. Removed with this object;
-/// after a kill, an unlocked file remains, which the next one removes.
+/// This process's entry among the running containers, valid while it is locked. Removed with this
+/// object. A killed process leaves an unlocked file, which the next process removes.
 class RunningEntry {
  public:
   static Result<RunningEntry> add(const std::string& directory, const RunningContainer& container);
@@ -36,9 +36,9 @@ class RunningEntry {
   UniqueFd file_;
 };
 
-/// By its name, or the number of its command or of scontainer.
+/// Finds a container by its name, or by the PID of its command or of scontainer.
 Result<RunningContainer> find_container(const std::string& directory, const std::string& text);
-/// Those of this machine.
+/// Returns the running containers of this machine.
 Result<std::vector<RunningContainer>> running_containers(const std::string& directory);
 
 }  // namespace spc::tool

@@ -13,47 +13,60 @@
 #include "base/format.hpp"
 #include "base/process/own_program.hpp"
 #include "base/socket.hpp"
+#include "base/system_call.hpp"
+#include "mount/mount.hpp"
 #include "protocol/fuse.hpp"
 #include "tool/surroundings/places.hpp"
 
 namespace spc::tool {
+
 namespace {
 
 static_assert(kFuseDevice == 3 && kFuseImage == 4 && kFuseStatus == 5,
               "descriptors are passed in this order");
 
 Result<UniqueFd> open_directory(int parent, const char* name) {
-  UniqueFd directory(::openat(parent, name, O_PATH | O_DIRECTORY | O_CLOEXEC));
-  if (!directory) return Error::from_errno(errno, "open directory " + in_quotes(name));
-  return directory;
+  return own(::openat(parent, name, O_PATH | O_DIRECTORY | O_CLOEXEC),
+             "open directory " + in_quotes(name));
 }
 
 Result<void> make_directory(int parent, const char* name, mode_t mode) {
-  if (::mkdirat(parent, name, mode) != 0 && errno != EEXIST) {
-    return Error::from_errno(errno, std::string("make directory ") + name);
-  }
-  return {};
+  return check(::mkdirat(parent, name, mode), "make directory " + in_quotes(name), EEXIST);
 }
 
-/// From here on the directory is a tmpfs that only we see.
+/// Attaches `tree` at the directory `name` of the current one, which is created if missing.
+Result<void> attach_at(const std::string& name, DetachedMount tree) {
+  SPC_TRY(make_directory(AT_FDCWD, name.c_str(), 0700));
+  const auto target = SPC_TRY(open_directory(AT_FDCWD, name.c_str()));
+  return attach(std::move(tree), target.get());
+}
+
+/// Shows a directory, without the mounts in it, at `name` in the current one.
+Result<void> bind_directory(int directory, const std::string& name) {
+  auto tree = SPC_TRY(
+      clone_tree(directory, "", MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV, MS_SLAVE, AT_EMPTY_PATH));
+  return attach_at(name, std::move(tree));
+}
+
+/// Mounts a tmpfs on the directory, visible only in this mount namespace.
 Result<UniqueFd> make_workspace(const std::string& place, const WritableLayer& writable) {
-  const std::string options = "mode=0755,size=" + writable.size;
-  if (::mount("spank-container", place.c_str(), "tmpfs", MS_NOSUID | MS_NODEV, options.c_str()) !=
-      0) {
-    return Error::from_errno(errno, "mount a tmpfs");
-  }
+  const MountDefaults own_files{
+      .uid = ::geteuid(), .gid = ::getegid(), .tmpfs_size = writable.size};
+  auto tmpfs = SPC_TRY(new_tmpfs(own_files, "0755"));
+  const auto below = SPC_TRY(open_directory(AT_FDCWD, place.c_str()));
+  SPC_TRY(attach(std::move(tmpfs), below.get()));
   auto workspace = SPC_TRY(open_directory(AT_FDCWD, place.c_str()));
   for (const char* name : {"root", "up", "work", "empty", "kept"})
     SPC_TRY(make_directory(workspace.get(), name, 0755));
   SPC_TRY(make_directory(workspace.get(), "tmp", 01777));
-  if (::fchmodat(workspace.get(), "tmp", 01777, 0) != 0)
-    return Error::from_errno(errno, "prepare /tmp");
+  SPC_TRY(check(::fchmodat(workspace.get(), "tmp", 01777, 0), "prepare /tmp"));
   return workspace;
 }
 
 /// Mounts a layer at `name` in the current directory.
 Result<HelperProgram> mount_layer(const SquashfsFile& layer, const std::string& name) {
-  // The device belongs to the user namespace in which it is opened, and so must the mount.
+  // The device belongs to the user namespace in which it is opened. The mount must belong to the
+  // same one.
   const UniqueFd device(::open("/dev/fuse", O_RDWR | O_CLOEXEC));
   if (!device)
     return Error::from_errno(errno, "open \"/dev/fuse\"").hint("run scontainer doctor for the fix");
@@ -66,38 +79,28 @@ Result<HelperProgram> mount_layer(const SquashfsFile& layer, const std::string& 
   SPC_TRY_DURING("serve a layer", receive_struct(ours.get(), status));
   if (status.error.is_set()) return status.error.error();
 
-  SPC_TRY(make_directory(AT_FDCWD, name.c_str(), 0700));
-  const std::string options = "fd=" + std::to_string(device.get()) +
-                              ",rootmode=40000,user_id=" + std::to_string(::geteuid()) +
-                              ",group_id=" + std::to_string(::getegid()) +
-                              ",allow_other,default_permissions";
-  if (::mount("spank-container", name.c_str(), "fuse", MS_RDONLY | MS_NOSUID | MS_NODEV,
-              options.c_str()) != 0) {
-    return Error::from_errno(errno, "mount a layer through FUSE");
-  }
+  auto mount = SPC_TRY_DURING("serve a layer", new_fuse(device.get(), ::geteuid(), ::getegid(), 0));
+  SPC_TRY(attach_at(name, std::move(mount)));
   SPC_TRY_DURING("serve a layer", send_struct(ours.get(), FuseOrder::begin));
   return server;
 }
 
 /// Mounts a directory of the user's at `name` in the current directory.
 Result<void> mount_directory(int directory, const std::string& name) {
-  SPC_TRY(make_directory(AT_FDCWD, name.c_str(), 0700));
-  // It was opened in the mount namespace that we have left; in ours it has the same path.
+  // The directory was opened in the previous mount namespace. It has the same path in this one.
   std::array<char, PATH_MAX> path{};
   struct stat wanted {};
   struct stat found {};
   const std::string link = "/proc/self/fd/" + std::to_string(directory);
-  if (::readlink(link.c_str(), path.data(), path.size() - 1) < 0 ||
-      ::fstat(directory, &wanted) != 0 || ::stat(path.data(), &found) != 0) {
-    return Error::from_errno(errno, "stat the image directory");
-  }
+  SPC_TRY(
+      check(::readlink(link.c_str(), path.data(), path.size() - 1), "find the image directory"));
+  const auto here = SPC_TRY(open_directory(AT_FDCWD, path.data()));
+  SPC_TRY(check(::fstat(directory, &wanted), "stat the image directory"));
+  SPC_TRY(check(::fstat(here.get(), &found), "stat the image directory"));
   if (found.st_dev != wanted.st_dev || found.st_ino != wanted.st_ino) {
     return Error(ErrorKind::unavailable, "the image directory was moved");
   }
-  const UniqueFd tree(::open_tree(AT_FDCWD, path.data(), OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC));
-  if (!tree || ::move_mount(tree.get(), "", AT_FDCWD, name.c_str(), MOVE_MOUNT_F_EMPTY_PATH) != 0) {
-    return Error::from_errno(errno, "mount the image directory");
-  }
+  SPC_TRY_DURING("mount the image directory", bind_directory(here.get(), name));
   return {};
 }
 
@@ -105,7 +108,7 @@ bool keeps(const WritableLayer& writable) {
   return writable.wanted && writable.keep && !writable.directory.empty();
 }
 
-/// Two file systems that write into one directory would each not see what the other does.
+/// Locks the directory: two overlays with one upper directory would not see each other's changes.
 Result<UniqueFd> lock_kept(const std::string& path) {
   SPC_TRY(make_directories(path));
   UniqueFd directory(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
@@ -118,18 +121,17 @@ Result<UniqueFd> lock_kept(const std::string& path) {
   return directory;
 }
 
-/// The directory that keeps what is written, as `kept` in the current directory.
+/// Mounts the directory that keeps changes as `kept` in the current directory.
 Result<void> mount_kept(const std::string& path) {
-  const UniqueFd tree(::open_tree(AT_FDCWD, path.c_str(), OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC));
-  if (!tree || ::move_mount(tree.get(), "", AT_FDCWD, "kept", MOVE_MOUNT_F_EMPTY_PATH) != 0) {
-    return Error::from_errno(errno, formatted("use directory {} for changes", in_quotes(path)));
-  }
+  const auto directory = SPC_TRY(open_directory(AT_FDCWD, path.c_str()));
+  SPC_TRY_DURING(formatted("use directory {} for changes", in_quotes(path)),
+                 bind_directory(directory.get(), "kept"));
   SPC_TRY(make_directory(AT_FDCWD, "kept/up", 0755));
   return make_directory(AT_FDCWD, "kept/work", 0755);
 }
 
-/// With `userxattr`, as everything here is without privilege. Renaming a directory of the image is
-/// EXDEV then, which mv, dpkg and pip answer by copying it.
+/// Mounts the overlay with `userxattr`, which unprivileged mounts need. Renaming a directory of the
+/// image then fails with EXDEV, on which mv, dpkg and pip copy it.
 Result<bool> mount_overlay(std::size_t layers, const WritableLayer& writable) {
   const bool shows_kept = !writable.directory.empty() && !keeps(writable);
   std::string lower = "lowerdir=";
@@ -137,8 +139,8 @@ Result<bool> mount_overlay(std::size_t layers, const WritableLayer& writable) {
   for (std::size_t i = layers; i-- > 0;) lower += std::to_string(i) + ":";
   const std::string upper =
       keeps(writable) ? ",upperdir=kept/up,workdir=kept/work" : ",upperdir=up,workdir=work";
-  // Overlayfs wants a lower layer even for an image that has none, two when there is no upper one,
-  // and never more than 500.
+  // Overlayfs needs one lower layer even if the image has none, two if there is no upper layer, and
+  // accepts at most 500.
   std::size_t count = layers + (shows_kept ? 1 : 0);
   const auto mount_with = [&](std::size_t least, const std::string& more) {
     for (; count < least; ++count) lower += count + 1 < least ? "up:" : "empty:";
@@ -175,19 +177,22 @@ Result<MountedImage> mount_image(ImageFiles files, const std::string& place,
   if (keeps(writable)) {
     image.lock = SPC_TRY(lock_kept(writable.directory));
   } else if (::access((writable.directory + "/up").c_str(), F_OK) != 0) {
-    writable.directory.clear();  // nothing has been kept yet
+    writable.directory.clear();  // there are no changes yet
   }
   image.place = place;
   const auto workspace = SPC_TRY(make_workspace(place, writable));
-  // Names relative to it: no path of the user in the options of a mount.
+  // Use names relative to the workspace, so that mount options contain no path of the user.
   if (::fchdir(workspace.get()) != 0) return Error::from_errno(errno, "enter the workspace");
   for (std::size_t i = 0; i < files.layers.size(); ++i) {
     image.servers.push_back(SPC_TRY(mount_layer(files.layers[i], std::to_string(i))));
     files.layers[i].file.reset();
   }
   if (files.directory) SPC_TRY(mount_directory(files.directory.get(), "0"));
+  std::size_t count = files.directory ? 1 : files.layers.size();
+  for (const UniqueFd& changes : files.changes)
+    SPC_TRY(mount_directory(changes.get(), std::to_string(count++)));
   if (!writable.directory.empty()) SPC_TRY(mount_kept(writable.directory));
-  image.writable = SPC_TRY(mount_overlay(files.directory ? 1 : files.layers.size(), writable));
+  image.writable = SPC_TRY(mount_overlay(count, writable));
   image.root = SPC_TRY(open_directory(workspace.get(), "root"));
   if (before && ::fchdir(before.get()) != 0)
     return Error::from_errno(errno, "return to the work directory");

@@ -6,7 +6,7 @@
 
 #include "base/result.hpp"
 #include "base/unique_fd.hpp"
-#include "tool/images/helper_program.hpp"
+#include "tool/images/import_run.hpp"
 
 namespace spc::tool {
 
@@ -19,31 +19,34 @@ struct SquashfsFile {
 /// Content of an image: layers, or a directory.
 struct ImageFiles {
   std::vector<SquashfsFile> layers;  ///< bottom layer first
-  UniqueFd directory;                ///< O_PATH; empty: there are layers
+  UniqueFd directory;                ///< O_PATH; empty if the image has layers
+  /// O_PATH; upper directories of earlier overlays with userxattr, above all else, bottom one first
+  std::vector<UniqueFd> changes;
 };
 
-/// Where changes go.
+/// The overlay's writable layer.
 struct WritableLayer {
   bool wanted = true;
   std::string size = "50%";  ///< of a tmpfs, in its own syntax
-  std::string directory;     ///< keeps changes, instead of a tmpfs; empty: changes are discarded
+  std::string directory;     ///< keeps changes; empty: a tmpfs discards them
   bool keep = true;          ///< false: shows the changes in `directory` read-only
 };
 
 /// An image mounted in the caller's namespaces.
 struct MountedImage {
   std::string place;  ///< contains `root`, the image, and `tmp`, an empty directory
-  UniqueFd root;  ///< O_PATH, for the process that mounted it: a copied mount namespace has its own
+  /// O_PATH, valid for the process that mounted it; a copied mount namespace has its own
+  UniqueFd root;
   bool writable = true;
   std::uint32_t data = 0;              ///< number of data files
   std::vector<HelperProgram> servers;  ///< of the layers and data files: they end with their mounts
   UniqueFd lock;                       ///< on the directory with changes: one container at a time
 };
 
-/// Mounts an image without privileges: one `fuse` per layer, one overlay over them. The calling
+/// Mounts an image without privileges: one `fuse` per layer and one overlay over them. The calling
 /// process must have entered a user namespace (base/process/user_namespace.hpp). `place` is a
-/// directory to mount a tmpfs on. If the kernel does not support unprivileged writing (Linux
-/// before 6.12), `writable` tells.
+/// directory on which a tmpfs is mounted. `writable` is false if the kernel has no unprivileged
+/// writable overlays (Linux before 6.12).
 Result<MountedImage> mount_image(ImageFiles files, const std::string& place,
                                  const WritableLayer& writable);
 

@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <poll.h>
+#include <sched.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -12,19 +13,56 @@
 
 #include "base/file.hpp"
 #include "base/format.hpp"
+#include "base/process/child.hpp"
 #include "base/process/own_program.hpp"
-#include "base/process/pipe.hpp"
 #include "base/socket.hpp"
-#include "image/store/store_keeper.hpp"
+#include "image/store/store.hpp"
 #include "protocol/image_record.hpp"
 #include "protocol/import.hpp"
 #include "protocol/layer.hpp"
 #include "protocol/store_layout.hpp"
 #include "protocol/user_source.hpp"
-#include "tool/images/helper_program.hpp"
 #include "tool/images/stored_images.hpp"
 
 namespace spc::tool {
+
+// --- helper program ---
+
+namespace {
+
+constexpr int kFirst = 3;
+
+/// In the child: leaves the caller's mount namespace. A server in it would keep its own mount, and
+/// so itself, alive when the caller is killed. Outside an own user namespace, leaving is not
+/// permitted and not needed.
+bool leave_mount_namespace() {
+  ::unshare(CLONE_NEWNS);
+  ::signal(SIGPIPE, SIG_DFL);
+  return true;
+}
+
+}  // namespace
+
+Result<HelperProgram> HelperProgram::start(const std::string& path,
+                                           const std::vector<std::string>& arguments,
+                                           const std::vector<int>& descriptors,
+                                           Environment environment) {
+  if (::access(path.c_str(), X_OK) != 0) {
+    return Error::from_errno(errno, "start " + in_quotes(path))
+        .hint("install spank-container again");
+  }
+  Program program{
+      .path = path, .arguments = {path}, .descriptors = {{STDERR_FILENO, STDERR_FILENO}}};
+  program.arguments.insert(program.arguments.end(), arguments.begin(), arguments.end());
+  for (int number = kFirst; const int descriptor : descriptors)
+    program.descriptors.push_back({descriptor, number++});
+  if (environment == Environment::empty) program.environment.emplace();
+  program.prepare = leave_mount_namespace;
+  return HelperProgram(SPC_TRY(Child::start(program)));
+}
+
+// --- import run ---
+
 namespace {
 
 static_assert(kImportSocket == 3 && kImportSource == 4 && kImportStore == 5 &&
@@ -42,7 +80,7 @@ Result<void> refuse(int import, const Digest& digest, const Error& why) {
       ImportMessage{.kind = ImportMessageKind::refused, .digest = digest, .error = WireError(why)});
 }
 
-/// The agent's publisher for a store of one's own, in a child of this process.
+/// The agent's publisher for the caller's own store, in a child of this process.
 class Publisher {
  public:
   Publisher(int store, UniqueFd import) : store_(store), import_(std::move(import)) {}
@@ -136,7 +174,7 @@ Result<void> Publisher::put() {
   return answer(import_.get(), ImportMessageKind::obeyed, message.digest);
 }
 
-/// One run of `import`, and of what it needs of us.
+/// One run of `import` with the services that it needs from this process.
 class ImportRun {
  public:
   ImportRun(int store, std::string image, PullDisplay& display)
@@ -173,7 +211,7 @@ Result<void> ImportRun::start(const ImportRequest& request) {
   SPC_TRY(send_message(questions.get(), std::as_bytes(std::span(wishes)), {}));
   import_ = SPC_TRY(
       HelperProgram::start(own_program("import"), {}, {theirs.get(), source.get(), store_},
-                           HelperProgram::Environment::ours));  // of which it takes the proxies
+                           HelperProgram::Environment::ours));  // for its proxy variables
   socket_ = std::move(ours);
   questions_ = std::move(questions);
   return {};
@@ -223,8 +261,7 @@ Result<void> ImportRun::on_message() {
   }
 }
 
-/// `import` asks something of the user's side for the first time: from now on `user-source`
-/// answers.
+/// Handles the first request of `import` to the user's side: from then on `user-source` answers.
 Result<void> ImportRun::on_question() {
   const std::string program = own_program("user-source");
   if (::access(program.c_str(), X_OK) == 0) {

@@ -3,43 +3,111 @@
 #include <optional>
 #include <string>
 
+#include "base/digest.hpp"
 #include "base/result.hpp"
-#include "image/config/config.hpp"
-#include "image/reference/request.hpp"
+#include "config/config.hpp"
+#include "export/write_image.hpp"
+#include "local/remote_file.hpp"
+#include "reference/request.hpp"
+#include "tool/images/image_mount.hpp"
 #include "tool/images/import_run.hpp"
 #include "tool/images/stored_images.hpp"
-#include "tool/surroundings/arguments.hpp"
 #include "tool/surroundings/places.hpp"
 #include "tool/surroundings/terminal.hpp"
 
 namespace spc::tool {
 
-struct Wanted {
+// --- obtain ---
+
+/// An image that a command needs, and how it is pulled.
+struct PullRequest {
   std::string image;  ///< as given by the user
   std::optional<Platform> platform;
-  std::optional<PullPolicy> pull;  ///< empty: as in config.toml
+  std::optional<PullPolicy> pull;  ///< empty: config.toml decides
   bool quiet = false;
   bool verbose = false;
 };
-/// The options --platform, --pull, --quiet and --verbose.
-Result<Wanted> parse_wanted(const Arguments& arguments, const std::string& image);
+/// Parses the options --platform, --pull, --quiet and --verbose.
+Result<PullRequest> parse_wanted(const Arguments& arguments, const std::string& image);
 
-/// The caller's own store with the image in it, pulled as `pull` requires. Stored images may be
-/// used without asking anybody; if the registry cannot be reached, a warning says that the stored
-/// image is used.
+/// The caller's own store with the image in it, pulled as `pull` requires. A stored image may be
+/// used without a registry request. If the registry cannot be reached, a warning reports that the
+/// stored image is used.
 struct ObtainedImage {
   UniqueFd store;
   ListedImage image;
 };
-Result<ObtainedImage> obtain(const Places& places, const Config& config, const Wanted& wanted);
+Result<ObtainedImage> obtain(const Places& places, const Config& config, const PullRequest& wanted);
 
-/// Whether an image's USER names somebody: containers run as the user who starts them.
+/// Returns whether an image's USER is another user. Containers run as the calling user.
 inline bool is_other_user(std::string_view user) {
   return !user.empty() && !user.starts_with("root") && user != "0" && !user.starts_with("0:");
 }
 
-/// Digest and configuration of the image at its origin; nothing is stored.
+/// Returns digest and configuration of the image at its origin, without storing it.
 Result<SourceImage> image_at_source(const Places& places, const Config& config,
-                                    const Wanted& wanted);
+                                    const PullRequest& wanted);
+
+// --- local image ---
+
+/// Settings of an image that is a file system of the user: they are read from its files
+/// (launch/task/image_files.hpp).
+inline const std::string kSettingsInFiles = std::string("settings=files") + '\0';
+
+/// An image ready to be mounted.
+struct OpenedImage {
+  std::string name;
+  ImageFiles files;
+  std::string settings;  ///< records `key=value\0`: env, workdir, entrypoint, cmd
+};
+
+/// Opens the image that the user named: from the user's store, pulled if necessary, or a file or
+/// directory.
+Result<OpenedImage> open_image(const Places& places, const Config& config,
+                               const PullRequest& wanted);
+
+/// Opens a stored image without pulling.
+Result<OpenedImage> open_stored_image(int store, const ListedImage& image);
+
+// --- remote image ---
+
+/// Fetches `oras://...` or `https://...`, a SIF or squashfs file, into the caller's own store under
+/// that name.
+Result<Digest> obtain_remote_image(int store, const Config& config, const PullRequest& wanted);
+
+/// Fetches the same file unchanged to `path`.
+Result<Digest> fetch_remote_image(const Config& config, const PullRequest& wanted,
+                                  const std::string& path, bool replace);
+
+// --- file import ---
+
+/// Imports `file`, a squashfs or a SIF, into the caller's own store. `store` is the store's
+/// directory. Returns the digest of the image's record. `name`: the displayed name. The image gets
+/// no entry in names/.
+Result<Digest> import_file(int store, int file, const std::string& name);
+
+/// Returns ErrorKind::invalid with the reason unless the file is a squashfs or a SIF.
+Result<void> check_image_file(int file);
+
+// --- image archive ---
+
+/// A mountable image with the data for its archive.
+struct ArchiveSource {
+  OpenedImage opened;
+  std::string config;  ///< image configuration; empty if there is none
+};
+
+/// Opens an image of the caller's store, or a squashfs, SIF or directory of the user.
+Result<ArchiveSource> open_archive_source(const Places& places, const Config& config,
+                                          const std::string& name);
+
+/// Returns the settings of a mounted image as records `key=value\0`. The settings of a bare file
+/// system are read from its files: the environment, the work directory, and the script that runs
+/// its command, which becomes the entrypoint. Needs a user namespace.
+Result<std::string> settings_of(const OpenedImage& opened, int root);
+
+/// Writes the image as an OCI archive with one compressed layer into `file`. Works in a child
+/// process, so that the caller stays in its namespaces.
+Result<void> write_archive_apart(const Places& places, ArchiveSource source, int file);
 
 }  // namespace spc::tool

@@ -1,30 +1,91 @@
 #include "tool/images/stored_images.hpp"
 
 #include <fcntl.h>
+#include <grp.h>
+#include <pwd.h>
 #include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
+#include <charconv>
+#include <chrono>
 #include <map>
 #include <set>
 #include <span>
 
-#include "base/directory.hpp"
 #include "base/file.hpp"
 #include "base/format.hpp"
-#include "image/reference/file_url.hpp"
-#include "image/reference/named_image.hpp"
-#include "image/reference/reference.hpp"
+#include "base/process/supervised.hpp"
+#include "base/text.hpp"
+#include "base/unique_fd.hpp"
+#include "config/config.hpp"
 #include "protocol/store_layout.hpp"
+#include "reference/location.hpp"
+#include "reference/reference.hpp"
+#include "registry/manifest.hpp"
 
 namespace spc::tool {
+
+// --- catalogue ---
+
+namespace {
+
+constexpr std::string_view kEnding = ".toml";
+constexpr std::size_t kMaxFile = 64 << 10;
+
+std::string directory_of_catalogue() {
+  const std::string config = SPC_CONFIG_FILE;
+  return config.substr(0, config.rfind('/')) + "/catalogue.d";
+}
+
+Result<CatalogueEntry> entry_in(int file, const std::string& path) {
+  const std::string what = "catalogue " + in_quotes(path);
+  const std::string text = SPC_TRY_DURING(what, read_file(file, kMaxFile));
+  CatalogueEntry found;
+  SPC_TRY(
+      read_keys(text, what,
+                {{"image", "text", "", "name of the image", &found.image, key::kAnyText},
+                 {"description", "text", "", "what it is", &found.description, key::kAnyText}}));
+  if (found.image.empty()) return Error(ErrorKind::invalid, what + ": has no image");
+  return found;
+}
+
+}  // namespace
+
+Result<std::vector<CatalogueEntry>> read_catalogue() {
+  const std::string directory = directory_of_catalogue();
+  std::vector<CatalogueEntry> catalogue;
+  DirectoryReader files(directory);
+  while (files.next()) {
+    const auto file_name = files.name();
+    if (file_name.starts_with('.') || !file_name.ends_with(kEnding) ||
+        file_name.size() == kEnding.size())
+      continue;
+    const std::string path = directory + "/" + std::string(file_name);
+    const UniqueFd file(
+        ::openat(files.descriptor(), files.c_name(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+    if (!file) return Error::from_errno(errno, "open " + in_quotes(path));
+    auto entry = SPC_TRY(entry_in(file.get(), path));
+    entry.name = file_name.substr(0, file_name.size() - kEnding.size());
+    catalogue.push_back(std::move(entry));
+  }
+  if (files.error() != 0 && files.error() != ENOENT)
+    return Error::from_errno(files.error(), "read " + in_quotes(directory));
+  std::sort(catalogue.begin(), catalogue.end(),
+            [](const auto& a, const auto& b) { return a.name < b.name; });
+  return catalogue;
+}
+
+// --- stored images ---
+
 namespace {
 
 constexpr std::size_t kMaxRecord = ImageRecordHeader::kMaxBytes;
 
-/// Names in a directory of the store, without those of unfinished files; empty if it is not there.
+/// Returns the names in a directory of the store without unfinished files. Empty if the directory
+/// does not exist.
 Result<std::vector<std::string>> names_in(int store, const char* directory) {
   std::vector<std::string> names;
   DirectoryReader files(UniqueFd(::openat(store, directory, O_RDONLY | O_DIRECTORY | O_CLOEXEC)));
@@ -57,14 +118,14 @@ bool has(const std::vector<StoredName>& names, const std::string& name) {
   return std::ranges::find(names, name, &StoredName::name) != names.end();
 }
 
-/// Proven: by a name that everybody may use, or by where it came from.
+/// Returns whether the name is proven: a public name, or one of the image's origins.
 bool is_called(const ListedImage& image, const std::string& name) {
   return has(image.names, name) ||
          std::ranges::find(image.origins.all(), name, &ImageOrigin::name) !=
              image.origins.all().end();
 }
 
-/// Of those images that are known. Several users may have asked for the same.
+/// Adds users' requests to known images. Several users may have requested the same image.
 void add_grants(int store, std::map<Digest, ListedImage>& images) {
   const auto grants = names_in(store, store_layout::kGrants);
   if (!grants) return;
@@ -76,12 +137,29 @@ void add_grants(int store, std::map<Digest, ListedImage>& images) {
   }
 }
 
-/// Record, size and completeness, as far as the caller may read them.
+/// Fills in the node's description of a public image for users, who may not read its record.
+void fill_in_public(int store, ListedImage& image) {
+  const std::string path = std::string(kPublicImages) + "/" + image.digest.hex();
+  const UniqueFd file(
+      ::openat(store, path.c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK));
+  const auto bytes = file ? read_file(file.get(), kMaxRecord) : Result<std::string>(std::string());
+  auto record = parse_image_record(bytes ? *bytes : "");
+  if (!record) return;
+  ImageOrigin origin;
+  for (const auto& platform : setting_values(record->settings, "platform"))
+    origin.platform = platform;
+  for (const auto& size : setting_values(record->settings, "bytes"))
+    std::from_chars(size.data(), size.data() + size.size(), image.bytes);
+  image.origins.add(std::move(origin));
+  image.record = *std::move(record);
+}
+
+/// Fills in record, size and completeness, as far as the caller may read them.
 void fill_in(int store, ListedImage& image) {
   const std::string path = store_layout::record_path(image.digest);
   const UniqueFd file(
       ::openat(store, path.c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK));
-  if (!file) return;
+  if (!file) return fill_in_public(store, image);
   struct stat status {};
   if (::fstat(file.get(), &status) == 0) image.used_at = status.st_mtim.tv_sec;
   const auto bytes = read_file(file.get(), kMaxRecord);
@@ -127,7 +205,7 @@ std::string ref_file(const std::string& name) {
   return out;
 }
 
-/// Whoever uses it holds a lock on it.
+/// A process that uses the layer holds a lock on it.
 Result<bool> remove_layer(int store, const Digest& layer) {
   const std::string path = store_layout::layer_path(layer);
   const UniqueFd file(::openat(store, path.c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC));
@@ -138,6 +216,15 @@ Result<bool> remove_layer(int store, const Digest& layer) {
   if (::unlinkat(store, path.c_str(), 0) != 0)
     return Error::from_errno(errno, formatted("remove {} from the image store", in_quotes(path)));
   return true;
+}
+
+std::vector<StoredName> ListedImage::all_names() const {
+  std::vector<StoredName> all = names;
+  all.insert(all.end(), asked_as.begin(), asked_as.end());
+  if (!names.empty()) return all;
+  for (const auto& origin : origins.all())
+    all.push_back({.name = origin.name, .manifest = digest, .asked_at = used_at});
+  return all;
 }
 
 Result<std::vector<ListedImage>> list_images(int store) {
@@ -193,7 +280,7 @@ Result<ListedImage> find_image(int store, const std::string& text,
     if (found != nullptr)
       return Error(ErrorKind::invalid,
                    in_quotes(text) + ": several images were asked for by this tag")
-          .hint("use a digest");
+          .hint("use its digest, as scontainer images --digests prints it");
     found = &image;
   }
   if (found != nullptr) return std::move(*found);
@@ -227,6 +314,141 @@ Result<std::vector<UniqueFd>> open_layers(int store, const ListedImage& image) {
     files.push_back(std::move(file));
   }
   return files;
+}
+
+// --- shared images ---
+
+namespace {
+
+constexpr char kServiceUser[] = "spank-container";
+constexpr std::size_t kMaxDocument = 4 << 20;
+constexpr std::chrono::seconds kPatience{20};
+
+Result<void> become_service_user() {
+  const passwd* const user = ::getpwnam(kServiceUser);
+  if (user == nullptr) return Error(ErrorKind::not_found, formatted("no user {}", kServiceUser));
+  if (::geteuid() == user->pw_uid) return {};
+  if (::geteuid() != 0) {
+    return Error(ErrorKind::refused, "the shared store belongs to the service user")
+        .hint(formatted("run it as root or as {}", kServiceUser));
+  }
+  if (::setgroups(1, &user->pw_gid) != 0 ||
+      ::setresgid(user->pw_gid, user->pw_gid, user->pw_gid) != 0 ||
+      ::setresuid(user->pw_uid, user->pw_uid, user->pw_uid) != 0) {
+    return Error::from_errno(errno, formatted("become user {}", kServiceUser));
+  }
+  return {};
+}
+
+/// Returns the manifest if the blob is one: small, starting as JSON, with a manifest's media type.
+std::optional<Manifest> manifest_in(const SharedStore& store, const SharedStore::Blob& blob) {
+  if (blob.bytes > kMaxDocument) return std::nullopt;
+  const auto text = store.look_at(blob.digest, kMaxDocument);
+  if (!text || !text->starts_with('{')) return std::nullopt;
+  auto parsed = parse_manifest(*text, {}, "manifest");
+  if (!parsed || !std::holds_alternative<Manifest>(*parsed)) return std::nullopt;
+  return std::get<Manifest>(*std::move(parsed));
+}
+
+bool may_see_it() {
+  if (::geteuid() == 0) return true;
+  const passwd* const user = ::getpwnam(kServiceUser);
+  return user != nullptr && ::geteuid() == user->pw_uid;
+}
+
+std::vector<SharedImage> images_in(const SharedStore& store) {
+  const auto blobs = store.blobs();
+  const auto places = store.places();
+  std::map<Digest, std::uint64_t> there;
+  for (const auto& blob : blobs) there.emplace(blob.digest, blob.bytes);
+  std::vector<SharedImage> images;
+  for (const auto& blob : blobs) {
+    const auto manifest = manifest_in(store, blob);
+    if (!manifest) continue;
+    SharedImage image{.digest = blob.digest, .places = {}, .platform = {}, .used_at = blob.used_at};
+    if (const auto delivered = places.find(blob.digest); delivered != places.end())
+      image.places = delivered->second;
+    std::set<Digest> parts{blob.digest, manifest->config.digest};
+    for (const Descriptor& layer : manifest->layers) parts.insert(layer.digest);
+    image.layers = manifest->layers.size();
+    for (const Digest& part : parts) {
+      const auto found = there.find(part);
+      image.complete = image.complete && found != there.end();
+      if (found != there.end()) image.bytes += found->second;
+    }
+    const auto text = store.look_at(manifest->config.digest, kMaxDocument);
+    if (const auto config =
+            text ? parse_image_config(*text, "configuration") : Result<ImageConfig>(ImageConfig());
+        config) {
+      if (!config->platform.os.empty()) image.platform = config->platform.str();
+    }
+    images.push_back(std::move(image));
+  }
+  return images;
+}
+
+/// Returns a line of tab-separated fields. No field contains a tab.
+std::string line_of(const SharedImage& image) {
+  std::string places;
+  for (const auto& place : image.places) places += (places.empty() ? "" : " ") + printable(place);
+  return formatted("{}\t{}\t{}\t{}\t{}\t{}\t{}\n", image.digest.str(), printable(image.platform),
+                   image.layers, image.bytes, static_cast<int>(image.complete), image.used_at,
+                   places);
+}
+
+template <typename Number>
+void read_number(std::string_view text, Number& number) {
+  std::from_chars(text.data(), text.data() + text.size(), number);
+}
+
+std::optional<SharedImage> image_in(std::string_view line) {
+  const auto fields = split(line, '\t');
+  const auto digest = Digest::parse(fields.front());
+  if (fields.size() != 7 || !digest) return std::nullopt;
+  SharedImage image{.digest = *digest,
+                    .places = {},
+                    .platform = std::string(fields[1]),
+                    .complete = fields[4] == "1"};
+  read_number(fields[2], image.layers);
+  read_number(fields[3], image.bytes);
+  read_number(fields[5], image.used_at);
+  for (const std::string_view place : split(fields[6], ' ')) {
+    if (!place.empty()) image.places.emplace_back(place);
+  }
+  return image;
+}
+
+}  // namespace
+
+Result<SharedStore> open_shared_store() {
+  const auto config = SPC_TRY(read_config(SPC_CONFIG_FILE));
+  if (config.shared.directory.empty()) {
+    return Error(ErrorKind::not_found, "this site has no shared store")
+        .hint("see SHARED STORE in spank-container.conf(5)");
+  }
+  SPC_TRY(become_service_user());
+  return SharedStore::open(config.shared.directory, config.shared.max_size);
+}
+
+Result<std::vector<SharedImage>> list_shared_images() {
+  std::vector<SharedImage> images;
+  const auto config = read_config(SPC_CONFIG_FILE);
+  if (!may_see_it() || !config || config->shared.directory.empty()) return images;
+  const auto answer = answer_before(std::chrono::steady_clock::now() + kPatience, [] {
+    const auto store = open_shared_store();
+    std::string text = store ? std::string() : "!" + store.error().message();
+    for (const SharedImage& image : store ? images_in(*store) : std::vector<SharedImage>())
+      text += line_of(image);
+    return text;
+  });
+  if (!answer)
+    return Error(ErrorKind::unavailable, formatted("shared store {}: no answer in time",
+                                                   in_quotes(config->shared.directory)));
+  if (answer->starts_with('!')) return Error(ErrorKind::unavailable, answer->substr(1));
+  for (const std::string_view line : split(*answer, '\n')) {
+    if (auto image = image_in(line)) images.push_back(*std::move(image));
+  }
+  return images;
 }
 
 }  // namespace spc::tool

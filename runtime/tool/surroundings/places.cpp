@@ -15,9 +15,10 @@
 #include "protocol/store_layout.hpp"
 
 namespace spc::tool {
+
 namespace {
 
-/// An XDG variable counts only if it holds an absolute path (XDG Base Directory Specification).
+/// Returns an XDG variable. Only absolute paths are valid (XDG Base Directory Specification).
 std::string absolute_variable(const char* name) {
   const char* value = std::getenv(name);
   return value != nullptr && value[0] == '/' ? value : "";

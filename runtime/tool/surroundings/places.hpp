@@ -1,36 +1,73 @@
 #pragma once
 
+#include <functional>
+#include <map>
 #include <string>
+#include <string_view>
+#include <vector>
 
 #include "base/result.hpp"
 #include "base/unique_fd.hpp"
 
 namespace spc::tool {
 
+// --- started by enroot ---
+
+/// Variable that marks `scontainer run` as started by this project's `enroot` command. Hooks of
+/// /etc/enroot and of the user then run and see the whole environment. The container sees only
+/// HOME, XDG_DATA_HOME, XDG_CONFIG_HOME and TERM.
+inline constexpr char kStartedByEnroot[] = "SPANK_CONTAINER_STARTED_BY_ENROOT";
+
+// --- arguments ---
+
+/// The command line after a command's name.
+struct Arguments {
+  std::map<std::string, std::vector<std::string>, std::less<>>
+      options;                     ///< by long name, without dashes
+  std::vector<std::string> words;  ///< positional arguments
+  std::vector<std::string> rest;   ///< the command to run, unchanged
+
+  [[nodiscard]] bool has(std::string_view option) const {
+    return options.find(option) != options.end();
+  }
+  /// Returns the last value of the option, empty if there is none.
+  [[nodiscard]] std::string value(std::string_view option) const {
+    const auto found = options.find(option);
+    return found == options.end() || found->second.empty() ? std::string() : found->second.back();
+  }
+  [[nodiscard]] std::vector<std::string> values(std::string_view option) const {
+    const auto found = options.find(option);
+    return found == options.end() ? std::vector<std::string>() : found->second;
+  }
+};
+
+// --- places ---
+
 /// Paths for this user on this machine.
 struct Places {
-  std::string home;     ///< empty: the user has none
+  std::string home;     ///< empty if the user has none
   std::string store;    ///< root: the node's store; others: $XDG_DATA_HOME/spank-container,
                         ///< ~/.local/share/spank-container
   std::string config;   ///< the user's config.toml if there is one, otherwise the site's
   std::string running;  ///< one file per running container started by `run`
-  /// A directory for mounts that only the caller sees.
+  /// Returns a directory for mounts that only the caller sees.
   [[nodiscard]] std::string workspace() const {
     return own_store ? store + "/workspace" : SPC_RUN_DIR "/workspace";
   }
-  bool own_store = true;  ///< the store is the caller's own: layers are served by FUSE
+  bool own_store = true;  ///< the store is the caller's own; its layers are served by FUSE
 
-  /// Read-only. Without a home and XDG_DATA_HOME there is no place for a store: an error.
+  /// Determines the paths without creating them. Returns an error if the user has neither a home
+  /// directory nor XDG_DATA_HOME.
   static Result<Places> find();
 };
 
-/// The store's directory, created if necessary with everything `import` expects in it. For an own
-/// store only.
+/// Opens an own store's directory. Creates it, with everything that `import` expects in it, if
+/// necessary.
 Result<UniqueFd> make_own_store(const Places& places);
-/// The store's directory; ErrorKind::not_found if there is none.
+/// Opens the store's directory. Returns ErrorKind::not_found if there is none.
 Result<UniqueFd> open_store(const std::string& path);
 
-/// The absolute form of `path`; links are not followed.
+/// Returns the absolute form of `path` without following links.
 Result<std::string> absolute_path(const std::string& path);
 
 /// Creates a directory with its parents, mode 0700.

@@ -1,5 +1,6 @@
 #include "tool/surroundings/terminal.hpp"
 
+#include <fcntl.h>
 #include <sys/ioctl.h>
 #include <unistd.h>
 
@@ -8,10 +9,14 @@
 #include <cstdlib>
 
 #include "base/clock.hpp"
-#include "base/error.hpp"
 #include "base/format.hpp"
+#include "base/result.hpp"
+#include "base/text.hpp"
 
 namespace spc::tool {
+
+// --- terminal ---
+
 namespace {
 
 bool can_colour(int descriptor) {
@@ -32,9 +37,32 @@ const char* code_of(Colour colour) {
   return "";
 }
 
-std::size_t terminal_width() {
+std::size_t terminal_width(int descriptor) {
   winsize size{};
-  return ::ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 20 ? size.ws_col : 80;
+  return ::ioctl(descriptor, TIOCGWINSZ, &size) == 0 && size.ws_col > 20 ? size.ws_col : 80;
+}
+
+constexpr std::size_t kBetweenColumns = 2;
+
+/// Narrows the widest columns until the table is at most `width` wide.
+void narrow(std::vector<std::size_t>& widths, std::size_t width) {
+  constexpr std::size_t kNarrowest = 8;
+  for (;;) {
+    std::size_t sum = 0;
+    for (const std::size_t one : widths) sum += one + kBetweenColumns;
+    const auto widest = std::ranges::max_element(widths);
+    if (sum <= width + kBetweenColumns || *widest <= kNarrowest) return;
+    --*widest;
+  }
+}
+
+/// Cuts a cell to `width` bytes.
+std::string cut(const std::string& cell, std::size_t width, bool keeps_end) {
+  constexpr std::string_view kCut = "...";
+  if (cell.size() <= width) return cell;
+  if (keeps_end) return std::string(kCut) + cell.substr(cell.size() - (width - kCut.size()));
+  const auto head = std::string_view(cell).substr(0, width - kCut.size());
+  return std::string(head.substr(0, utf8_bytes(head))) + std::string(kCut);
 }
 
 std::string clock_time(std::uint64_t seconds) {
@@ -49,9 +77,18 @@ std::string clock_time(std::uint64_t seconds) {
 void report_error(std::string_view message) {
   const bool red = can_colour(STDERR_FILENO);
   std::string text(message);
-  // The options of a job are ours without this; so are their errors.
+  // Without a step there is one machine.
+  constexpr std::string_view kStep = " on every node of the step";
+  if (const auto at = text.find(kStep); at != std::string::npos) text.erase(at, kStep.size());
+  for (const std::string_view empty :
+       {" (hint: it must exist)", " (hint: the source must exist)"}) {
+    if (const auto at = text.find(empty); at != std::string::npos) text.erase(at, empty.size());
+  }
+  // scontainer uses a job's options without this prefix, and so do its error messages, except
+  // commands of Slurm in them.
   constexpr std::string_view kJobs = "--container-";
-  for (auto at = text.find(kJobs); at != std::string::npos; at = text.find(kJobs, at))
+  for (auto at = text.find(kJobs); at != std::string::npos && text.rfind("srun ", at) > at;
+       at = text.find(kJobs, at))
     text.replace(at, kJobs.size(), "--");
   const std::string line = (red ? "\033[31mscontainer:\033[0m " : "scontainer: ") + text + "\n";
   std::fputs(line.c_str(), stderr);
@@ -83,7 +120,7 @@ void PullDisplay::write(LogLevel level, std::string_view line) noexcept {
         std::string(level == LogLevel::warning ? "warning: " : "") + printable(line) + "\n";
     std::fputs(text.c_str(), stderr);
   } catch (const std::exception&) {
-    // A line is lost.
+    // A write error loses one line.
   }
 }
 
@@ -94,7 +131,7 @@ void PullDisplay::meter(std::uint64_t done, std::uint64_t total) {
     began_us_ = now;
     began_bytes_ = done;
   }
-  const std::size_t width = terminal_width() - 1;
+  const std::size_t width = terminal_width(STDERR_FILENO) - 1;
   std::string right =
       formatted(" {}% {} of {}", done * 100 / total, human_bytes(done), human_bytes(total));
   if (done >= total) {
@@ -104,7 +141,7 @@ void PullDisplay::meter(std::uint64_t done, std::uint64_t total) {
     right += formatted(", {}/s", human_bytes(rate));
     if (rate > 0) right += formatted(", {} left", clock_time((total - done) / rate));
   }
-  // The bar takes what is left of the line; the image's name gives way first.
+  // The bar takes the rest of the line. The image's name is shortened first.
   std::string name = image_;
   const std::size_t for_name = width > right.size() + 14 ? width - right.size() - 14 : 0;
   if (name.size() > for_name)
@@ -117,7 +154,7 @@ void PullDisplay::meter(std::uint64_t done, std::uint64_t total) {
 }
 
 void PullDisplay::draw(const std::string& line) {
-  std::fputs(("\r\033[K" + line.substr(0, terminal_width() - 1)).c_str(), stderr);
+  std::fputs(("\r\033[K" + line.substr(0, terminal_width(STDERR_FILENO) - 1)).c_str(), stderr);
   std::fflush(stderr);
   drawn_ = true;
 }
@@ -133,29 +170,16 @@ void print_table(const std::vector<std::vector<std::string>>& table) {
     widths.resize(std::max(widths.size(), row.size()));
     for (std::size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], row[i].size());
   }
+  if (::isatty(STDOUT_FILENO) == 1) narrow(widths, terminal_width(STDOUT_FILENO));
   for (std::size_t line = 0; line < table.size(); ++line) {
     std::string text;
     for (std::size_t i = 0; i < table[line].size(); ++i) {
+      const std::string cell = cut(table[line][i], widths[i], i == 0);
       const bool last = i + 1 == table[line].size();
-      text +=
-          table[line][i] + (last ? "" : std::string(widths[i] - table[line][i].size() + 2, ' '));
+      text += cell + (last ? "" : std::string(widths[i] - cell.size() + kBetweenColumns, ' '));
     }
     std::puts(coloured(text, line == 0 ? Colour::bold : Colour::none).c_str());
   }
-}
-
-std::string human_bytes(std::uint64_t bytes) {
-  static constexpr const char* kUnits[] = {"B", "kB", "MB", "GB", "TB", "PB"};
-  double value = static_cast<double>(bytes);
-  std::size_t unit = 0;
-  while (value >= 999.5 && unit + 1 < std::size(kUnits)) {
-    value /= 1000;
-    ++unit;
-  }
-  char text[40];
-  std::snprintf(text, sizeof text, unit > 0 && value < 9.95 ? "%.1f %s" : "%.0f %s", value,
-                kUnits[unit]);
-  return text;
 }
 
 std::string human_age(std::int64_t seconds) {

@@ -5,21 +5,25 @@
 #include <string_view>
 #include <vector>
 
+#include "base/bytes.hpp"
 #include "base/log.hpp"
 
 namespace spc::tool {
+
+// --- terminal ---
 
 /// Prints one line on stderr, red on a terminal: `scontainer: …`.
 void report_error(std::string_view message);
 
 enum class Colour { none, bold, green, yellow, red };
-/// `text` in this color if stdout is a terminal and NO_COLOR is not set.
+/// Returns `text` in this color if stdout is a terminal and NO_COLOR is not set.
 std::string coloured(std::string_view text, Colour colour);
 
-/// In columns as wide as their widest cell; the first row is the heading.
+/// Prints a table in columns as wide as their widest cell. The first row is the heading. On a
+/// terminal the widest columns are cut until the table fits: the first one keeps its end.
 void print_table(const std::vector<std::vector<std::string>>& table);
 
-/// Whether progress is a bar (stderr is a capable terminal) or lines.
+/// Returns whether progress is a bar (stderr is a capable terminal) or lines.
 bool draws_progress();
 
 /// Progress of one image: a bar on a terminal, plain lines otherwise. Warnings are always lines.
@@ -32,7 +36,7 @@ class PullDisplay final : public Log {
   ~PullDisplay() override;
 
   void write(LogLevel level, std::string_view line) noexcept override;
-  /// Received and total bytes of the image's blobs.
+  /// Sets the received and total bytes of the image's blobs.
   void meter(std::uint64_t done, std::uint64_t total);
 
  private:
@@ -46,9 +50,7 @@ class PullDisplay final : public Log {
   std::uint64_t began_bytes_ = 0;  // bytes at that time
 };
 
-/// `1.4 GB`, `23 kB`.
-std::string human_bytes(std::uint64_t bytes);
-/// `3 days`, `just now`.
+/// Returns `3 days`, `just now`.
 std::string human_age(std::int64_t seconds);
 
 }  // namespace spc::tool

@@ -4,12 +4,12 @@
 
 #include <algorithm>
 
-#include "image/fuse/image_reader.hpp"
+#include "filesystem/image_reader.hpp"
 #include "property.hpp"
 
 namespace spc::fuzz {
 
-/// Looks at everything in an image, as find and cat would, but no more than so much of it.
+/// A bounded traversal of an image that reads everything as find and cat do.
 class ImageWalk {
  public:
   static void over(fuse::ImageReader& reader) { ImageWalk(reader).enter(reader.summary().root, 0); }

@@ -9,7 +9,7 @@
 
 namespace spc::fuzz {
 
-/// A file without a name that holds these bytes and is read from the beginning.
+/// Returns a nameless file with these bytes, positioned at its start.
 inline UniqueFd memory_file(std::string_view bytes = {}) {
   UniqueFd file(::memfd_create("fuzz", MFD_CLOEXEC));
   must(file && write_all(file.get(), bytes).has_value() && ::lseek(file.get(), 0, SEEK_SET) == 0,

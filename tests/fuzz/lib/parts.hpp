@@ -6,9 +6,9 @@
 
 namespace spc::fuzz {
 
-inline constexpr char kCut = '\x01';  // between the parts of an input
+inline constexpr char kCut = '\x01';  // separates the parts of an input
 
-/// The first part; `rest` is then what is behind it.
+/// Returns the first part. `rest` receives the remainder.
 inline std::string_view next_part(std::string_view& rest) {
   const std::size_t end = std::min(rest.find(kCut), rest.size());
   const std::string_view part = rest.substr(0, end);
@@ -16,7 +16,7 @@ inline std::string_view next_part(std::string_view& rest) {
   return part;
 }
 
-/// For words in an input that stand for what only the target knows.
+/// Replaces placeholders in an input by values that only the target knows.
 inline std::string replaced(std::string text, std::string_view word, std::string_view by) {
   for (std::size_t at = text.find(word); at != std::string::npos;
        at = text.find(word, at + by.size()))

@@ -9,10 +9,10 @@
 #include <string>
 #include <string_view>
 
-#include "base/error.hpp"
+#include "base/result.hpp"
 
-// FUZZ_TARGET(NAME) { ... return 0; } checks what must hold for any bytes, `size` of them at
-// `data`. With libFuzzer each is a program; without, one program replays inputs of all.
+// FUZZ_TARGET(NAME) { ... return 0; } checks properties of any `size` bytes at `data`. With
+// libFuzzer each target is a program. Without it, one program replays inputs of all targets.
 #ifdef SPC_REPLAY
 #define FUZZ_TARGET(name)                                             \
   static int fuzz_##name(const std::uint8_t* data, std::size_t size); \
@@ -34,8 +34,7 @@ inline std::map<std::string, Target>& targets() {
   return all;
 }
 
-/// A property that must hold for any input. Its violation is a crash, which is what fuzzers look
-/// for.
+/// Checks a property that must hold for any input. A violation crashes, which fuzzers detect.
 inline void must(bool holds, const char* property) {
   if (holds) return;
   std::fprintf(stderr, "violated: %s\n", property);
@@ -50,8 +49,7 @@ inline bool is_printable(std::string_view text) {
   return std::all_of(text.begin(), text.end(), [](char c) { return c >= 0x20 && c < 0x7f; });
 }
 
-/// What every message keeps to, whatever it is about: one line that is safe for a terminal and not
-/// endless.
+/// Checks a property of every message: one line of bounded length that is safe for a terminal.
 inline void must_be_readable(const Error& error) {
   const std::string message = error.message();
   must(!message.empty() && is_printable(message), "a message is one line of printable text");

@@ -1,5 +1,5 @@
-// replay TARGET FILE_OR_DIRECTORY...: runs a fuzz target over the files that are named, or lie in
-// the directories that are named.
+// replay TARGET FILE_OR_DIRECTORY...: runs a fuzz target over the named files and the files of the
+// named directories.
 
 #include <filesystem>
 #include <fstream>
@@ -15,9 +15,9 @@ namespace fs = std::filesystem;
 void replay(spc::fuzz::Target target, const fs::path& file) {
   std::ifstream stream(file, std::ios::binary);
   const std::string text{std::istreambuf_iterator<char>(stream), std::istreambuf_iterator<char>()};
-  // A copy of exactly this size, so that the sanitizer sees a byte read behind it.
+  // Copy to a buffer of exactly this size, so that the sanitizer detects a read past its end.
   const std::vector<std::uint8_t> bytes(text.begin(), text.end());
-  std::fprintf(stderr, "%s\n", file.c_str());  // the last one is the culprit
+  std::fprintf(stderr, "%s\n", file.c_str());  // the last printed name is the crashing input
   target(bytes.data(), bytes.size());
 }
 

@@ -1,4 +1,4 @@
-// What other nodes answer to one that takes a blob from them: status, headers and bodies of whoever
+// Answers of peers to a node that fetches a blob: status, headers and bodies of any program that
 // listens there.
 
 #include <sys/socket.h>
@@ -13,10 +13,10 @@
 #include <utility>
 #include <vector>
 
-#include "base/sha256.hpp"
-#include "image/peers/peer_stream.hpp"
+#include "base/hash.hpp"
 #include "lib/memory_file.hpp"
 #include "lib/parts.hpp"
+#include "share/peers.hpp"
 
 using namespace spc;
 using namespace spc::fuzz;
@@ -34,8 +34,8 @@ std::string whole_blob() {
 
 constexpr std::string_view kAlive = "HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\n0 0 0\n";
 
-/// All other nodes: answers a connection with the next part of the input, whatever is asked, and
-/// closes it. While nodes meet it says that they are alive: one that is not is asked for nothing.
+/// All peers: answers each connection with the next part of the input, whatever the request, and
+/// closes it. While it joins, it reports the peers as alive, as others get no requests.
 class Nodes {
  public:
   Nodes(std::string_view answers, const std::string& ports, const Network& on)
@@ -43,9 +43,9 @@ class Nodes {
         listener_(Listener::open(PortRange::parse(ports).value()).value()),
         at_{.ip = on.address, .port = listener_.port} {}
   [[nodiscard]] const PeerAddress& at() const { return at_; }
-  /// Answers while `meet` waits, which it does in this process.
-  void answer_while(const std::function<void()>& meet) {
-    is_meeting_ = true;
+  /// Answers while `join` waits in this process.
+  void answer_while(const std::function<void()>& join) {
+    is_joining_ = true;
     {
       const std::jthread answering([this](const std::stop_token& stop) {
         while (!stop.stop_requested()) {
@@ -53,9 +53,9 @@ class Nodes {
           std::this_thread::sleep_for(std::chrono::microseconds(200));
         }
       });
-      meet();
+      join();
     }
-    is_meeting_ = false;
+    is_joining_ = false;
     open_.clear();
   }
   void work() {
@@ -65,7 +65,7 @@ class Nodes {
     std::erase_if(open_, [this](const UniqueFd& one) {
       std::array<char, 4096> asked;
       if (::recv(one.get(), asked.data(), asked.size(), 0) < 0) return false;
-      const auto part = is_meeting_ ? kAlive : next_part(left_);
+      const auto part = is_joining_ ? kAlive : next_part(left_);
       [[maybe_unused]] const ssize_t sent =
           ::send(one.get(), part.data(), part.size(), MSG_NOSIGNAL);
       return true;
@@ -77,10 +77,10 @@ class Nodes {
   Listener listener_;
   PeerAddress at_;
   std::vector<UniqueFd> open_;
-  bool is_meeting_ = false;
+  bool is_joining_ = false;
 };
 
-/// Takes all, or says now and then that it has no room.
+/// A sink that accepts all bytes, or sometimes reports that it is full.
 class Sink final : public FetchSink {
  public:
   explicit Sink(bool is_slow) : is_slow_(is_slow) {}
@@ -99,7 +99,7 @@ class Sink final : public FetchSink {
   unsigned calls_ = 0;
 };
 
-/// The registry: has all of it, from any byte on.
+/// The registry: has the whole blob and serves it from any offset.
 class Registry final : public BlobStream {
  public:
   Registry(FetchSink& sink, std::uint64_t from) : sink_(sink), from_(from) {}
@@ -135,6 +135,7 @@ struct Node {
   Told log;
   std::unique_ptr<HttpClient> http = HttpClient::create({}).value();
   UniqueFd agent{static_cast<int>(::memfd_create("agent", MFD_CLOEXEC))};
+  RelayStarter relay = std::move(RelayStarter::create("/bin/true")).value();
   Peers peers;
 
   Node(std::uint8_t how_, Nodes& others_)
@@ -145,17 +146,17 @@ struct Node {
                .config = config,
                .platform = {},
                .nodes = kNodes + 1,
-               .meet = [this](const MeetingRecord& question) -> Result<MeetingRecord> {
+               .ask_tracker = [this](const TrackerRecord& question) -> Result<TrackerRecord> {
                  return place(question);
                },
-               .tell = [](const MeetingRecord&) -> Result<void> { return {}; },
+               .tell_tracker = [](const TrackerRecord&) -> Result<void> { return {}; },
                .new_file = []() -> Result<UniqueFd> { return memory_file(); },
                .agent = (how & 2) != 0 ? agent.get() : -1,
-               .relay = "/bin/true"}) {}
+               .relay = &relay}) {}
 
-  [[nodiscard]] MeetingRecord place(const MeetingRecord& question) const {
-    MeetingRecord place{
-        .kind = MeetingKind::place, .index = kNodes, .count = kNodes, .image = question.image};
+  [[nodiscard]] TrackerRecord place(const TrackerRecord& question) const {
+    TrackerRecord place{
+        .kind = TrackerKind::place, .index = kNodes, .count = kNodes, .image = question.image};
     for (std::uint32_t i = 0; i < kNodes; ++i) place.sources[i] = {.index = i, .at = others.at()};
     return place;
   }
@@ -163,8 +164,8 @@ struct Node {
 
 }  // namespace
 
-// The first byte: 1: the sink is slow, 2: what comes is kept for others, 4: the registry always
-// begins anew.
+// First byte: 1: the sink is slow, 2: received bytes are kept for peers, 4: the registry always
+// restarts at offset 0.
 FUZZ_TARGET(peer_answers) {
   static const NodeNetworks here = NodeNetworks::find();
   must(!here.own.empty(), "this machine has an address");
@@ -173,7 +174,7 @@ FUZZ_TARGET(peer_answers) {
   Nodes others(text_of(data + 1, size - 1), PeersConfig().ports, here.own.front());
   Node node(how, others);
   const std::string all = whole_blob();
-  others.answer_while([&] { node.peers.meet(Sha256::of("image")); });
+  others.answer_while([&] { node.peers.join(Sha256::of("image")); });
   Sink sink((how & 1) != 0);
   PeerBlob blob{.digest = Sha256::of(all),
                 .path = "blobs/x",

@@ -1,4 +1,4 @@
-// What a relay is asked, over connections of anybody who reaches its port.
+// Requests to a relay, over connections of any peer that reaches its port.
 
 #include <sys/socket.h>
 #include <sys/un.h>
@@ -9,24 +9,24 @@
 #include <charconv>
 #include <vector>
 
-#include "base/sha256.hpp"
-#include "image/relay/relay.hpp"
+#include "base/hash.hpp"
 #include "lib/memory_file.hpp"
 #include "lib/parts.hpp"
+#include "share/relay.hpp"
 
 using namespace spc;
 using namespace spc::fuzz;
 
 namespace {
 
-/// A relay of this process: one blob is complete, of another one 100 bytes are there.
+/// A relay of this process with one complete blob and the first 100 bytes of another.
 struct OneRelay {
   std::string content = std::string(3000, 'a');
-  SharedBoard board = SharedBoard::create().value();
+  SharedSpoolIndex index = SharedSpoolIndex::create().value();
   UniqueFd spool;
   UniqueFd listener{::socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC,
-                             0)};  // so many inputs would need so many ports
-  sockaddr_un address{.sun_family = AF_UNIX, .sun_path = {}};  // the kernel gives it a name
+                             0)};  // one port per input would use too many ports
+  sockaddr_un address{.sun_family = AF_UNIX, .sun_path = {}};  // the kernel assigns the name
   socklen_t address_size = sizeof(sa_family_t);
   Digest blob = Sha256::of("blob"), more = Sha256::of("more");
   std::string key;
@@ -41,19 +41,19 @@ struct OneRelay {
     address_size = sizeof address;
     must(::getsockname(listener.get(), reinterpret_cast<sockaddr*>(&address), &address_size) == 0,
          "it has a name");
-    board->key.fill(0x5a);
-    for (std::size_t i = 0; i < board->key.size(); ++i) key += "5a";
-    board->fanout = 2;
-    board->entries[0].blob = blob;
-    board->entries[0].size = board->entries[0].have = 2000;
-    board->entries[0].state = BlobState::complete;
-    board->entries[1].blob = more;
-    board->entries[1].size = 1000;
-    board->entries[1].offset = 2000;
-    board->entries[1].have = 100;
-    board->count = 2;
+    index->key.fill(0x5a);
+    for (std::size_t i = 0; i < index->key.size(); ++i) key += "5a";
+    index->fanout = 2;
+    index->entries[0].blob = blob;
+    index->entries[0].size = index->entries[0].have = 2000;
+    index->entries[0].state = BlobState::complete;
+    index->entries[1].blob = more;
+    index->entries[1].size = 1000;
+    index->entries[1].offset = 2000;
+    index->entries[1].have = 100;
+    index->count = 2;
     relay = Relay::create(
-                *board, listener.get(), spool.get(),
+                *index, listener.get(), spool.get(),
                 {.connections = 16, .stalled_seconds = 5, .idle = std::chrono::milliseconds(0)})
                 .value();
   }
@@ -76,7 +76,7 @@ class Asking {
     server_.work();
   }
   void end_of_questions() const { ::shutdown(socket_.get(), SHUT_WR); }
-  /// What has come up to now.
+  /// Returns the bytes received so far.
   const std::string& read() {
     std::array<char, 4096> part;
     for (int quiet = 0; quiet < 2;) {
@@ -102,14 +102,14 @@ std::uint64_t number_behind(std::string_view head, std::string_view name) {
   return number;
 }
 
-/// What is said of a relay's pace: three numbers.
+/// Returns whether this is a relay's progress: three numbers.
 bool is_pace(std::string_view text) {
   return text.size() <= 64 && text.find_first_not_of("0123456789 ") == std::string_view::npos &&
          std::count(text.begin(), text.end(), ' ') == 2;
 }
 
-/// All answers on one connection that have something. Bodies are what the spool has, from the byte
-/// that the answer names on.
+/// Checks all non-empty answers of one connection. Bodies are the spooled bytes from the offset
+/// named in the answer.
 void check(std::string_view said, const OneRelay& server, bool may_have_key) {
   constexpr std::string_view kGood = "HTTP/1.1 20";
   must(said.empty() || said.starts_with("HTTP/1."), "an answer is one of HTTP");
@@ -121,7 +121,7 @@ void check(std::string_view said, const OneRelay& server, bool may_have_key) {
     must(may_have_key, "nobody gets anything without the key");
     const std::uint64_t length = number_behind(head, "Content-Length: ");
     if (said.starts_with("HTTP/1.") || is_pace(said.substr(0, length)))
-      continue;  // of HEAD, of /alive
+      continue;  // answers of HEAD and /alive
     const std::uint64_t from =
         head[kGood.size()] == '6' ? number_behind(head, "Content-Range: bytes ") : 0;
     must(from + length == 2000 || from + length == 1000, "what is sent ends with the blob");
@@ -138,8 +138,8 @@ void check(std::string_view said, const OneRelay& server, bool may_have_key) {
 
 }  // namespace
 
-// The first byte: how many connections send the parts, one after the other, and how they end. KEY,
-// BLOB and MORE are what the step knows.
+// First byte: the number of connections that send the parts, one after the other, and how they end.
+// KEY, BLOB and MORE stand for values that the step knows.
 FUZZ_TARGET(relay_requests) {
   if (size == 0) return 0;
   OneRelay server;

@@ -1,4 +1,4 @@
-// Leases, notes, blobs and layers in a shared store that somebody else has written.
+// Leases, notes, blobs and layers in a shared store written by another process.
 
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -9,10 +9,10 @@
 #include <filesystem>
 
 #include "base/file.hpp"
-#include "base/sha256.hpp"
-#include "image/shared/shared_store.hpp"
+#include "base/hash.hpp"
 #include "lib/memory_file.hpp"
 #include "lib/parts.hpp"
+#include "share/shared_store.hpp"
 
 using namespace spc;
 using namespace spc::fuzz;
@@ -23,7 +23,7 @@ namespace fs = std::filesystem;
 
 constexpr char kFrom[] = "registry:5000/x";
 
-/// A directory of this process, with a store in it and a file that is nobody's business.
+/// A directory of this process with a store and a file that must not be touched.
 struct Scene {
   fs::path top, store, secret;
   Scene() {
@@ -53,7 +53,7 @@ std::string text_in(int file) {
   return text ? *std::move(text) : std::string();
 }
 
-/// What a lease of somebody else says, and what follows from it.
+/// Checks a lease of another process and its effects.
 void check_lease(const SharedStore& store, const Scene& scene, const Digest& blob) {
   WatchedLease others;
   const auto taken = store.lease(blob, kFrom, others);
@@ -83,9 +83,9 @@ void check_layer(const SharedStore& store, const Digest& blob) {
 
 }  // namespace
 
-// The first byte: 1: whoever held the lease died, 2: a link in place of the blob, 4: one in place
-// of what is followed, 8: the blob. Then, in parts: lease, blob, layer, the name of a place, a
-// file's name in tmp/. BLOB is the blob's name.
+// First byte: 1: the lease's owner died, 2: a link in place of the blob, 4: a link in place of the
+// awaited blob, 8: the blob exists. Then, in parts: lease, blob, layer, name of a place, name of a
+// file in tmp/. BLOB stands for the blob's name.
 FUZZ_TARGET(shared_files) {
   static const Scene scene;
   if (size == 0) return 0;

@@ -1,10 +1,9 @@
 #include "base/digest.hpp"
 #include "base/file.hpp"
-#include "base/records.hpp"
 #include "base/socket.hpp"
 #include "base/text.hpp"
 #include "protocol/wire_error.hpp"
-#include "unit/test.hpp"
+#include "unit/catch2_compat.hpp"
 
 #include <fcntl.h>
 
@@ -12,7 +11,7 @@
 
 using namespace spc;
 
-TEST_CASE("an error reads step, action, object, reason, hint") {
+TEST_CASE("error_message_is_step_action_object_reason_hint") {
   auto error = Error::from_errno(ENOENT, "mount \"/data\"")
                    .during("container")
                    .hint("create it")
@@ -23,12 +22,12 @@ TEST_CASE("an error reads step, action, object, reason, hint") {
   CHECK(error.sys_errno() == ENOENT);
 }
 
-TEST_CASE("quoted text cannot move a terminal's cursor or end a line") {
+TEST_CASE("quoted_text_escapes_control_characters") {
   CHECK(in_quotes("a\x1b[2Jb\nc\"d") == "\"a\\x1b[2Jb\\nc\\\"d\"");
   CHECK(in_quotes(std::string(1'000'000, 'x')).size() < 320);
 }
 
-TEST_CASE("an error is the same behind a message") {
+TEST_CASE("error_survives_wire_format") {
   const auto error = Error::from_errno(ENOSPC, "write \"x\"").during("import");
   const Error same = WireError(error).error();
   CHECK(same.message() == error.message());
@@ -36,9 +35,14 @@ TEST_CASE("an error is the same behind a message") {
   CHECK(same.sys_errno() == ENOSPC);
   CHECK(WireError(error).is_set());
   CHECK_FALSE(WireError().is_set());
+  CHECK_FALSE(same.is_of_pull());
+  const auto of_pull = Error(ErrorKind::refused, "no").during_pull("a");
+  CHECK(of_pull.message() == "pull image \"a\": no");
+  CHECK(WireError(of_pull).error().is_of_pull());
+  CHECK(WireError(of_pull).unread().is_of_pull());
 }
 
-TEST_CASE("a message's text stays inside it, and keeps beginning and end when it is too long") {
+TEST_CASE("text_of_message_is_truncated_in_the_middle") {
   Text<16> text;
   text.set("fifteen letters");
   CHECK(text.view() == "fifteen letters");
@@ -50,14 +54,15 @@ TEST_CASE("a message's text stays inside it, and keeps beginning and end when it
   CHECK(text.view() == std::string(16, 'x'));
 }
 
-TEST_CASE("a kind that nobody knows, and what would move a terminal's cursor, are not believed") {
+TEST_CASE("wire_error_with_unknown_kind_or_control_is_sanitized") {
   WireError error;
   std::memset(static_cast<void*>(&error), 27, sizeof error);
   CHECK(error.error().kind() == ErrorKind::internal);
   CHECK(error.error().message().find('\x1b') == std::string::npos);
 }
 
-TEST_CASE("a digest is sha256 with 64 lower-case digits and nothing else") {
+// outcome 66 refused: digests of every wrong form
+TEST_CASE("digest_is_sha256_with_64_lower_case_digits") {
   const std::string hex(64, 'a');
   CHECK(Digest::parse("sha256:" + hex).value().hex() == hex);
   CHECK_FALSE(Digest::parse("sha256:" + std::string(63, 'a')));
@@ -67,7 +72,7 @@ TEST_CASE("a digest is sha256 with 64 lower-case digits and nothing else") {
   CHECK_FALSE(Digest::parse(""));
 }
 
-TEST_CASE("descriptors travel with a message and arrive close-on-exec") {
+TEST_CASE("descriptors_travel_with_message_close_on_exec") {
   auto pair = socket_pair().value();
   auto memory = sealed_memory_file("test", "hello").value();
   const int sent = 42;
@@ -84,7 +89,7 @@ TEST_CASE("descriptors travel with a message and arrive close-on-exec") {
   CHECK(receive_struct(pair.second.get(), got).error().kind() == ErrorKind::unavailable);
 }
 
-TEST_CASE("no more descriptors arrive than are expected") {
+TEST_CASE("descriptors_beyond_expected_are_closed") {
   auto pair = socket_pair().value();
   int ends[2];
   REQUIRE(::pipe2(ends, O_CLOEXEC) == 0);
@@ -92,7 +97,7 @@ TEST_CASE("no more descriptors arrive than are expected") {
   UniqueFd writing(ends[1]);
   const auto all_are_closed = [&] {
     char byte = 0;
-    return ::read(reading.get(), &byte, 1) == 0;  // the end of the file comes with the last of them
+    return ::read(reading.get(), &byte, 1) == 0;  // the stream ends when the last writer has closed
   };
   const int fds[] = {writing.get(), writing.get(), writing.get()};
   for (const auto most : std::to_array<std::size_t>({0, 1, 2})) {
@@ -112,13 +117,13 @@ TEST_CASE("no more descriptors arrive than are expected") {
   CHECK(all_are_closed());
 }
 
-TEST_CASE("a sealed memory file cannot be changed") {
+TEST_CASE("memory_file_sealed_cannot_be_changed") {
   auto memory = sealed_memory_file("test", "hello").value();
   CHECK(::pwrite(memory.get(), "x", 1, 0) == -1);
   CHECK(read_file(memory.get(), 4).error().kind() == ErrorKind::invalid);
 }
 
-TEST_CASE("records come back as they were written, in their order") {
+TEST_CASE("records_survive_serialization_in_order") {
   std::string text;
   add_record(text, "env", "A=b=c");
   add_record(text, "env", "");
@@ -131,7 +136,7 @@ TEST_CASE("records come back as they were written, in their order") {
   CHECK_FALSE(records.damaged());
 }
 
-TEST_CASE("records without an equals sign are passed over, and that is known") {
+TEST_CASE("records_without_equals_sign_are_skipped_and_counted") {
   using namespace std::string_view_literals;
   Records records("odd\0a=b\0"sv);
   REQUIRE(records.next());
@@ -146,7 +151,7 @@ TEST_CASE("records without an equals sign are passed over, and that is known") {
   CHECK_FALSE(Records("").next());
 }
 
-TEST_CASE("texts are trimmed, split and joined") {
+TEST_CASE("texts_are_trimmed_split_and_joined") {
   CHECK(trimmed(" \ta b\r\n") == "a b");
   CHECK(trimmed(" \n").empty());
   CHECK(split("a::b", ':') == std::vector<std::string_view>{"a", "", "b"});
@@ -156,7 +161,7 @@ TEST_CASE("texts are trimmed, split and joined") {
   CHECK(joined(std::vector<const char*>{}, " ").empty());
 }
 
-TEST_CASE("UTF-8 ends where another byte is") {
+TEST_CASE("utf8_sequence_ends_at_invalid_byte") {
   CHECK(utf8_bytes("") == 0);
   CHECK(utf8_bytes(std::string_view("a\0\xc3\xa9\xe2\x82\xac\xf0\x9f\x9a\x80", 11)) == 11);
   for (const std::string_view bad :

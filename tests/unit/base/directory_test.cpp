@@ -1,17 +1,17 @@
-#include "base/directory.hpp"
+#include "base/unique_fd.hpp"
 
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <set>
 
-#include "unit/test.hpp"
+#include "unit/catch2_compat.hpp"
 
 using namespace spc;
 
 namespace {
 
-/// A directory with these files and a subdirectory; it goes with the object.
+/// A directory with these files and a subdirectory, removed by the destructor.
 class Scene {
  public:
   explicit Scene(int files) {
@@ -33,7 +33,7 @@ class Scene {
 
 }  // namespace
 
-TEST_CASE("a directory's entries come one by one, without . and ..") {
+TEST_CASE("directory_reader_skips_dot_entries") {
   const Scene scene(2000);
   std::set<std::string> names;
   DirectoryReader entries(scene.path);
@@ -47,7 +47,7 @@ TEST_CASE("a directory's entries come one by one, without . and ..") {
   CHECK_FALSE(entries.next());
 }
 
-TEST_CASE("what cannot be read as a directory has no entries, and says why") {
+TEST_CASE("directory_reader_unreadable_has_no_entries_but_error") {
   const Scene scene(1);
   DirectoryReader missing(scene.path + "/missing");
   CHECK_FALSE(missing.next());
@@ -58,7 +58,7 @@ TEST_CASE("what cannot be read as a directory has no entries, and says why") {
   CHECK(file.error() == ENOTDIR);
 }
 
-TEST_CASE("entries are removed while they are read") {
+TEST_CASE("directory_entries_can_be_removed_while_read") {
   const Scene scene(3000);
   int left = 0;
   for (int round = 0; round < 2; ++round) {

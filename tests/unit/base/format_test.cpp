@@ -2,11 +2,11 @@
 
 #include <cstdint>
 
-#include "unit/test.hpp"
+#include "unit/catch2_compat.hpp"
 
 using namespace spc;
 
-TEST_CASE("a sentence takes text of every kind and whole numbers") {
+TEST_CASE("format_accepts_texts_and_integers") {
   const char array[16] = "array";
   const std::string text("with\0NUL", 8);
   CHECK(formatted("a {}, a {}, an {}", "literal", std::string_view("view of it").substr(0, 4),
@@ -17,11 +17,11 @@ TEST_CASE("a sentence takes text of every kind and whole numbers") {
   CHECK(formatted("{}{}{}", 'a', "", std::string()) == "a");
 }
 
-TEST_CASE("braces in a sentence are doubled, those in its pieces are not") {
+TEST_CASE("format_braces_are_doubled_in_sentence_only") {
   CHECK(formatted("{{{}}}", "a{}b") == "{a{}b}");
 }
 
-TEST_CASE("a sentence is as long as its pieces") {
+TEST_CASE("format_result_has_length_of_pieces") {
   const std::string text(1'000'000, 'x');
   CHECK(formatted("{}.", text) == text + ".");
 }
@@ -29,7 +29,7 @@ TEST_CASE("a sentence is as long as its pieces") {
 template <typename T>
 constexpr bool kFits = Formattable<T>;
 
-TEST_CASE("what would be written in an unexpected way does not compile") {
+TEST_CASE("format_other_argument_types_do_not_compile") {
   enum Word { one };
   CHECK(!kFits<bool>);
   CHECK(!kFits<double>);

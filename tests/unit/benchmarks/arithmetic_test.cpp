@@ -1,11 +1,11 @@
-// What benchmarks/ counts, and the CPU paths that stand in for GPUs.
+// The formulas of benchmarks/, and the CPU replacements of GPUs.
 #include <array>
 #include <cmath>
 
 #include "benchmarks/cuda/arithmetic.hpp"
 #include "benchmarks/cuda/device.hpp"
 #include "benchmarks/nccl/exchange.hpp"
-#include "unit/test.hpp"
+#include "unit/catch2_compat.hpp"
 
 using namespace spc::bench;
 
@@ -17,22 +17,22 @@ bool near(double value, double wanted, double relative = 1e-12) {
 
 }  // namespace
 
-TEST_CASE("n-body counts 20 operations an interaction, or 30 in double precision") {
+TEST_CASE("nbody_counts_20_or_30_operations_per_interaction") {
   CHECK(near(nbody_gflops(1000, 1, 1.0, false), 0.02));
   CHECK(near(nbody_gflops(1000, 1, 1.0, true), 0.03));
-  // 200192 bodies, 10 iterations: 3.927 s are 3061.6 GFLOP/s.
+  // 200192 bodies, 10 iterations: 3.927 s correspond to 3061.6 GFLOP/s.
   CHECK(near(nbody_gflops(200192, 10, 3.927, true), 3061.6, 1e-3));
   CHECK(rounded_bodies(200'000) == 200'192);
   CHECK(rounded_bodies(256) == 256);
   CHECK(rounded_bodies(1) == 256);
 }
 
-TEST_CASE("a copy within the device moves its bytes twice") {
+TEST_CASE("copy_bandwidth_counts_bytes_twice") {
   CHECK(near(gb_per_second(1'000'000'000, 0.5), 2));
   CHECK(near(gb_per_second(1'000'000'000, 0.5, 2), 4));
 }
 
-TEST_CASE("the sum to be found is the sum") {
+TEST_CASE("reduction_expected_sum_is_exact") {
   double sum = 0;
   for (std::uint64_t i = 0; i < 12'345; ++i) {
     REQUIRE(sum_of(i) == sum);
@@ -40,7 +40,7 @@ TEST_CASE("the sum to be found is the sum") {
   }
 }
 
-TEST_CASE("the parts of all ranks are the whole, without gaps, and as even as can be") {
+TEST_CASE("partition_of_ranks_is_complete_and_even") {
   for (const int ranks : {1, 2, 3, 7, 64}) {
     for (const auto total : std::to_array<std::uint64_t>({0, 1, 63, 64, 1'000'003})) {
       std::uint64_t next = 0;
@@ -55,7 +55,7 @@ TEST_CASE("the parts of all ranks are the whole, without gaps, and as even as ca
   }
 }
 
-TEST_CASE("forces on the CPU in both precisions agree, and wrong ones do not") {
+TEST_CASE("nbody_forces_on_cpu_agree_in_both_precisions") {
   const auto reference = reference_forces(512);
   REQUIRE(reference.size() == kCheckedBodies);
   cpu().nbody(512, 1, true);
@@ -73,7 +73,7 @@ TEST_CASE("forces on the CPU in both precisions agree, and wrong ones do not") {
   CHECK(std::isinf(largest_difference(reference, wrong)));
 }
 
-TEST_CASE("two bodies attract each other alike and oppositely") {
+TEST_CASE("nbody_two_bodies_attract_each_other") {
   const Body<double> one{0, 0, 0, 2};
   const Body<double> other{3, 4, 0, 5};
   Force<double> on_one;
@@ -85,7 +85,7 @@ TEST_CASE("two bodies attract each other alike and oppositely") {
   CHECK(near(on_one.x * one.mass, -on_other.x * other.mass));
 }
 
-TEST_CASE("parts of a sum on the CPU give the sum") {
+TEST_CASE("reduction_parts_on_cpu_give_the_sum") {
   double sum = 0;
   for (int rank = 0; rank < 3; ++rank) {
     const Part part = part_of(1'000'003, rank, 3);
@@ -95,7 +95,7 @@ TEST_CASE("parts of a sum on the CPU give the sum") {
   CHECK(sum == sum_of(1'000'003));
 }
 
-TEST_CASE("bandwidths are those of nccl-tests") {
+TEST_CASE("collective_bandwidth_follows_nccl_tests") {
   CHECK(near(algorithm_bandwidth(1'000'000'000, 0.01), 100));
   for (const Collective collective : {Collective::broadcast, Collective::send_recv}) {
     CHECK(near(bus_factor(collective, 1), 1));
@@ -107,7 +107,7 @@ TEST_CASE("bandwidths are those of nccl-tests") {
   CHECK(near(bus_factor(Collective::all_gather, 8), 0.875));
 }
 
-TEST_CASE("threads in the place of GPUs exchange what they should, and a wrong number is counted") {
+TEST_CASE("collective_exchange_on_threads_detects_wrong_number") {
   for (const int ranks : {1, 2, 5}) {
     const auto exchange = threads(ranks);
     for (const Collective collective : {Collective::all_reduce, Collective::all_gather,

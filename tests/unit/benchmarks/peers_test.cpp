@@ -1,9 +1,8 @@
-// What the order of the nodes that take an image from each other promises, by simulation;
-// benchmarks/README.md says what of it is true.
+// Properties of the peer order in simulation. benchmarks/README.md compares them with measurements.
 #include <cmath>
 
 #include "benchmarks/peers/simulation.hpp"
-#include "unit/test.hpp"
+#include "unit/catch2_compat.hpp"
 
 using namespace spc::bench;
 
@@ -16,7 +15,7 @@ Scenario step_of_1024(double gbits, double rate, Fault fault = Fault::none) {
   one.link = gbits * 1e9 / 8;
   one.rate = rate;
   one.fault = fault;
-  one.chunk = 8 << 20;  // an eighth of the time
+  one.chunk = 8 << 20;  // an eighth of the simulation time
   return one;
 }
 
@@ -28,12 +27,10 @@ Outcome all_ready(const Scenario& scenario) {
 
 }  // namespace
 
-TEST_CASE(
-    "1,024 nodes: the registry sends the image once, and the last node waits at most 1.3 times as "
-    "long as one alone") {
+TEST_CASE("peers_1024_nodes_fetch_image_once_in_1_3_times") {
   for (const double gbits : {25., 100.}) {
     for (const double rate : {kMeasured, kFast}) {
-      INFO(gbits, " Gb/s, ", rate);
+      INFO(gbits << " Gb/s, " << rate);
       const auto outcome = all_ready(step_of_1024(gbits, rate));
       CHECK(outcome.counted == 1024);
       CHECK(outcome.registry == 1.0);
@@ -46,23 +43,21 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("where nothing fails the simulation takes as long as the arithmetic of a tree says") {
+TEST_CASE("peers_simulation_matches_tree_arithmetic") {
   for (const std::uint32_t fanout : {2U, 4U}) {
-    auto one = step_of_1024(25, 0);  // the leader has it
+    auto one = step_of_1024(25, 0);  // the leader has the image
     one.fanout = fanout;
     one.spread = one.jitter = one.connect = 0;
     const double depth = fanout == 2 ? 10 : 5;
     const double wanted =
         fanout * one.image / one.link + depth * (fanout * one.chunk / one.link + one.latency);
     const double found = simulate(one).longest;
-    INFO(found, " s, by arithmetic ", wanted);
+    INFO(found << " s, by arithmetic " << wanted);
     CHECK(std::fabs(found - wanted) < 0.1 * wanted);
   }
 }
 
-TEST_CASE(
-    "the death of the leader costs less than 2 s, the loss of its node less than 2.5 s, and the "
-    "registry goes on where it was") {
+TEST_CASE("peers_leader_death_costs_less_than_2_5_s") {
   const double sound = all_ready(step_of_1024(25, kFast)).longest;
   const auto killed = all_ready(step_of_1024(25, kFast, Fault::leader_killed));
   CHECK(killed.longest - sound < 2);
@@ -74,7 +69,7 @@ TEST_CASE(
   CHECK(lost.askers == 2);
 }
 
-TEST_CASE("1 % of the nodes may die: 1.4 times, and the registry sends nothing more") {
+TEST_CASE("peers_dead_relays_cost_at_most_1_4_times") {
   for (const double rate : {kMeasured, kFast}) {
     INFO(rate);
     const auto killed = all_ready(step_of_1024(25, rate, Fault::relays_killed));
@@ -85,13 +80,14 @@ TEST_CASE("1 % of the nodes may die: 1.4 times, and the registry sends nothing m
   const auto lost = all_ready(step_of_1024(25, kMeasured, Fault::relays_lost));
   CHECK(lost.ratio() <= 1.4);
   CHECK(lost.registry == 1.0);
-  // Two seconds without bytes are more than a fast node takes: 1.4 only if it gives up earlier.
+  // A fast node needs less than two seconds without bytes. It reaches 1.4 only if it gives up
+  // earlier.
   auto fast = step_of_1024(25, kFast, Fault::relays_lost);
   fast.silence = fast.answer = 0.1;
   CHECK(all_ready(fast).ratio() <= 1.4);
 }
 
-TEST_CASE("a part that is cut off asks the registry by few nodes") {
+TEST_CASE("peers_partition_asks_registry_by_few_nodes") {
   const auto parted = all_ready(step_of_1024(25, kMeasured, Fault::partition));
   CHECK(parted.counted == 1024);
   CHECK(parted.registry <= 3);
@@ -99,9 +95,7 @@ TEST_CASE("a part that is cut off asks the registry by few nodes") {
   CHECK(parted.ratio() <= 1.6);
 }
 
-TEST_CASE(
-    "a relay with a tenth of its link holds up those below it only until they have left it, and "
-    "nobody else moves") {
+TEST_CASE("peers_slow_relay_delays_only_nodes_below") {
   auto slow = step_of_1024(25, kFast, Fault::slow_relay);
   const auto left = all_ready(slow);
   CHECK(left.ratio() <= 2.2);
@@ -112,15 +106,13 @@ TEST_CASE(
   CHECK(all_ready(slow).ratio() > 5);
 }
 
-TEST_CASE("where the links are what is slow nobody leaves anybody") {
+TEST_CASE("peers_on_slow_links_keep_their_sources") {
   const auto full = all_ready(step_of_1024(10, kFast));
   CHECK(full.moves == 0);
   CHECK(full.ratio() <= 1.7);
 }
 
-TEST_CASE(
-    "nodes take bytes before they can convert them: who converts slowly holds up nobody, and "
-    "leaves nobody") {
+TEST_CASE("peers_slow_converters_do_not_delay_others") {
   auto straggling = step_of_1024(25, kFast);
   straggling.stragglers = 0.01;
   const auto others = all_ready(straggling);

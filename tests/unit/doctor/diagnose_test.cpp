@@ -1,182 +1,20 @@
 #include <algorithm>
 #include <array>
+#include <cstdint>
+#include <filesystem>
+#include <fstream>
 #include <set>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "doctor/diagnose.hpp"
-#include "unit/test.hpp"
+#include "unit/catch2_compat.hpp"
+#include "unit/doctor/recorded_lines.hpp"
 
 using namespace spc;
 
 namespace {
-
-/// What programs really write: each line, and which failures it names.
-struct Line {
-  const char* text;
-  std::vector<std::string> failures;
-};
-
-const std::vector<Line>& lines() {
-  static const std::vector<Line> kLines{
-      // CUDA, by its runtime, its driver API and PyTorch
-      {"CUDA error at vectorAdd.cu:63 code=100(cudaErrorNoDevice) \"cudaMalloc\"",
-       {"cuda-no-device"}},
-      {"RuntimeError: CUDA error: no CUDA-capable device is detected", {"cuda-no-device"}},
-      {"RuntimeError: No CUDA GPUs are available", {"cuda-no-device"}},
-      {"cuInit failed with CUDA_ERROR_NO_DEVICE", {"cuda-no-device"}},
-      {"cudaGetDeviceCount returned 35: CUDA driver version is insufficient for CUDA runtime "
-       "version",
-       {"cuda-driver-old"}},
-      {"RuntimeError: Found no NVIDIA driver on your system. Please check that you have an NVIDIA "
-       "GPU",
-       {"cuda-driver-old"}},
-      {"RuntimeError: The NVIDIA driver on your system is too old (found version 11040)",
-       {"cuda-driver-old"}},
-      {"cudaGetDeviceCount returned 34: CUDA driver is a stub library", {"cuda-stub"}},
-      {"Failed: cudaErrorStubLibrary", {"cuda-stub"}},
-      {"Error 803: system has unsupported display driver / cuda driver combination (function "
-       "operator())",
-       {"cuda-mismatch"}},
-      {"Error 804: forward compatibility was attempted on non supported HW",
-       {"cuda-compat-unsupported"}},
-      {"Unexpected error from cudaGetDeviceCount(). Error 802: system not yet initialized",
-       {"cuda-fabric"}},
-      {"RuntimeError: CUDA unknown error - this may be due to an incorrectly set up environment",
-       {"cuda-unknown"}},
-      {"E0000 cuda_driver.cc:271] failed call to cuInit: CUDA_ERROR_UNKNOWN: unknown error",
-       {"cuda-unknown"}},
-      {"cuInit(0) returned 999", {"cuda-unknown"}},
-      {"cudaGetDeviceCount returned 999", {"cuda-unknown"}},
-      {"no GPU to measure: unknown error (999)", {"cuda-unknown"}},
-      {"./a.out: error while loading shared libraries: libcuda.so.1: cannot open shared object "
-       "file: No such file or directory",
-       {"libcuda-missing"}},
-      {"Error loading shared library libcuda.so.1: No such file or directory (needed by ./a.out)",
-       {"libcuda-missing"}},
-      // NVML
-      {"Failed to initialize NVML: Driver/library version mismatch", {"nvml-mismatch"}},
-      {"Failed to initialize NVML: Unknown Error", {"nvml-lost"}},
-      // NCCL
-      {"node01:412:498 [0] misc/shmutils.cc:87 NCCL WARN Error: failed to extend "
-       "/dev/shm/nccl-9q3Iqs to 33030532 bytes, "
-       "error: No space left on device (28)",
-       {"shm-small"}},
-      {"node01:412:498 [0] NCCL WARN Error while creating shared memory segment "
-       "/dev/shm/nccl-aB3dEf (size 9637888)",
-       {"shm-small"}},
-      {"RuntimeError: DataLoader worker (pid 99) is killed by signal: Bus error. It is possible "
-       "that dataloader's workers are "
-       "out "
-       "of shared memory.",
-       {"shm-small"}},
-      {"node01:412:498 [0] NCCL WARN unlink shared memory /dev/shm/nccl-aB3dEf failed, error: No "
-       "such file or directory (2)",
-       {"shm-removed"}},
-      {"NCCL WARN Call to open failed : No such file or directory /dev/shm/nccl-aB3dEf",
-       {"shm-removed"}},
-      {"node01:412:498 [0] NCCL INFO NET/IB : No device found.", {"ib-none"}},
-      {"node01:412:498 [0] NCCL INFO Failed to open libibverbs.so[.1]", {"ib-library"}},
-      {"node01:412:498 [0] NCCL INFO Count not open libibverbs.so", {"ib-library"}},
-      {"NCCL WARN Call to ibv_create_cq failed with error Cannot allocate memory", {"memlock"}},
-      {"ibv_create_cq(cqe=4096) failed: Cannot allocate memory : Please set max locked memory "
-       "(ulimit -l) to 'unlimited'",
-       {"memlock"}},
-      {"NCCL WARN Call to ibv_reg_mr failed with error Cannot allocate memory", {"memlock"}},
-      {"node01:412:412 [0] NCCL WARN Bootstrap : no socket interface found", {"nccl-interface"}},
-      {"node02:77:90 [1] NCCL WARN socketStartConnect: Connect to 10.1.0.4<43351> failed : "
-       "Connection refused",
-       {"nccl-peer"}},
-      {"node02:77:90 [1] misc/socket.cc:49 NCCL WARN socketProgress: Connection closed by remote "
-       "peer node01<51312>",
-       {"nccl-peer"}},
-      {"node02:77:90 [1] NCCL WARN socketPollConnect: poll() timed out", {"nccl-peer"}},
-      {"node01:1:9 [0] transport/nvls.cc:243 NCCL WARN Failed to bind NVLink SHARP (NVLS) "
-       "Multicast memory of size 2097152 : "
-       "CUDA "
-       "error 401 'the operation cannot be performed in the present state'",
-       {"nccl-nvls-bind"}},
-      {"Failed to bind NVLink SHARP (NVLS) Multicast memory of size 2097152 : CUDA error 802 "
-       "'system not yet initialized'",
-       {"nccl-nvls-bind", "cuda-fabric"}},
-      {"node01:1:9 [0] transport/nvls.cc:254 NCCL WARN Cuda failure 1 'invalid argument'",
-       {"nccl-nvls-caps"}},
-      {"node01:1:9 [0] NCCL WARN Cuda failure 800 'operation not permitted'", {"nccl-imex"}},
-      {"NCCL INFO NET/Plugin: Failed to find ncclNetPlugin_v8 symbol.", {"nccl-plugin"}},
-      {"NCCL INFO External network plugin libnccl-net.so is unsupported", {"nccl-plugin"}},
-      {"RuntimeError: The server socket has failed to listen on any local network address. The "
-       "server socket has failed to bind "
-       "to "
-       "[::]:29500 (errno: 98 - Address already in use).",
-       {"port-taken"}},
-      // MPI
-      {"[node01:04711] OPAL ERROR: Unreachable in file ext3x_client.c at line 112", {"pmi-none"}},
-      {"but OMPI was not built with SLURM's PMI support and therefore cannot", {"pmi-none"}},
-      {"[node01:04711] pmix_ifinit: unable to find network interfaces", {"pmix-network"}},
-      {"PMIX ERROR: INVALID-NAMESPACE in file client/pmix_client.c at line 420",
-       {"pmix-variables"}},
-      {"  Component: munge", {"pmix-security"}},
-      {"[node01:04711] PMIX ERROR: ERROR in file "
-       "../../../../../../src/mca/gds/ds12/gds_ds12_lock_pthread.c at line 169",
-       {"pmix-data"}},
-      {"unable to find any usable plugins for the GDS framework", {"pmix-data"}},
-      {"[node01:04711] 1 more process has sent help message help-btl-vader.txt / "
-       "cma-different-user-namespace-warning",
-       {"cma-namespaces"}},
-      {"not available due to different user namespaces.", {"cma-namespaces"}},
-      {"[node01:99] pml_ucx.c:424  Error: ucp_ep_create(proc=1) failed: Destination is unreachable",
-       {"ucx-unreachable"}},
-      {"[1700000000.1] [node01:99:0] select.c:629  UCX  ERROR no active messages transport to <no "
-       "debug data>: posix/memory",
-       {"ucx-unreachable"}},
-      {"UCX  ERROR mlx5_0:1/IB: no such device", {"ucx-unreachable"}},
-      {"[node01:99] 1 more process has sent help message help-mca-bml-r2.txt / unreachable proc",
-       {"mpi-unreachable"}},
-      {"At least one pair of MPI processes are unable to reach each other for",
-       {"mpi-unreachable"}},
-      {"[node01:04711] PMIX ERROR: PMIX_ERR_FILE_OPEN_FAILURE in file gds_shmem2.c at line 412: "
-       "FILE_OPEN_FAILURE",
-       {"pmix-data"}},
-      {"[node01:04711] 1 more process has sent help message help-pmix-pmix3x.txt / evars",
-       {"pmix-prefix"}},
-      {"An environment variable was set: PMIX_INSTALL_PREFIX must be the same as OPAL_PREFIX",
-       {"pmix-prefix"}},
-      // fabrics
-      {"MPI startup(): PMI server not found. Please set I_MPI_PMI_LIBRARY variable if it is not a "
-       "singleton case.",
-       {"intel-pmi"}},
-      {"MPIDI_OFI_mpi_init_hook: OFI addrinfo() failed (ofi_init.c:1577:MPIDI_OFI_mpi_init_hook:No "
-       "data available)",
-       {"libfabric-none"}},
-      {"fi_getinfo: -61 (No data available)", {"libfabric-none"}},
-      {"node01:1:9 [0] nccl_net_ofi_rdma_init:7837 NCCL WARN NET/OFI OFI fi_getinfo() call failed: "
-       "No eligible providers were found",
-       {"libfabric-none"}},
-      {"node01:1:9 [0] NCCL WARN Error: network AWS Libfabric not found.", {"ofi-plugin"}},
-      {"node01:1:9 [0] NCCL INFO NET/Plugin: Could not find: libnccl-net-ofi.so. Using internal "
-       "network plugin.",
-       {"ofi-plugin"}},
-      {"libcudart.so.12: cannot open shared object file: No such file or directory",
-       {"cudart-missing"}},
-      {"NET/Plugin: Plugin load returned 2: libcudart.so.11.0 could not be found",
-       {"cudart-missing"}},
-      {"MPIDI_CRAY_init: GPU_SUPPORT_ENABLED is requested, but GTL library is not linked",
-       {"cray-gtl"}},
-      {"node01.12hfi_userinit: assign_context command failed: Device or resource busy", {"psm2"}},
-      {"PSM2 was unable to open an endpoint: psm2_ep_open() failed with PSM2_EP_DEVICE_FAILURE",
-       {"psm2"}},
-      {"node01.12PSM2 can't open hfi unit: -1 (err=23)", {"psm2"}},
-      {"libibverbs: Warning: couldn't load driver 'libmlx5-rdmav34.so': libmlx5-rdmav34.so: cannot "
-       "open shared object file",
-       {"ib-provider"}},
-      {"libibverbs: Warning: no userspace device-specific driver found for "
-       "/sys/class/infiniband_verbs/uverbs0",
-       {"ib-provider"}},
-      {"[node01:99] help-mpi-runtime.txt / mpi_init:startup:pml-add-procs", {"mpi-unreachable"}},
-  };
-  return kLines;
-}
 
 std::vector<std::string> ids(const std::vector<Recognised>& findings) {
   std::vector<std::string> ids;
@@ -184,24 +22,61 @@ std::vector<std::string> ids(const std::vector<Recognised>& findings) {
   return ids;
 }
 
+/// Puts colours around each word.
+std::string coloured(std::string_view text) {
+  std::string all = "\x1b[1;31m";
+  for (const char c : text) all += c == ' ' ? "\x1b[0m\x1b[38;5;208m \x1b[K" : std::string(1, c);
+  return all + "\x1b]8;;file://x\x1b\\\x1b[m";
+}
+
 }  // namespace
 
-TEST_CASE("each real line is recognised as what it is and nothing else") {
+TEST_CASE("diagnosis_matches_each_recorded_line") {
   for (const Line& line : lines()) {
     INFO(line.text);
     CHECK(ids(diagnose(line.text)) == line.failures);
   }
 }
 
-TEST_CASE("each known failure has a real line here") {
+TEST_CASE("diagnosis_matches_lines_with_prefixes_and_colours") {
+  for (const Line& line : lines()) {
+    INFO(line.text);
+    const std::string text = line.text;
+    for (const char* prefix :
+         {"3: ", "127: ", "[rank3]: ", "[rank12]:[rank12]: ", "2026-11-27T06:00:00.123 ",
+          "[2026-11-27 06:00:00] ERROR ", "[1,3]<stderr>: ", "(worker pid=812, ip=10.0.0.7) "}) {
+      CHECK(ids(diagnose(prefix + text)) == line.failures);
+    }
+    CHECK(ids(diagnose("first\r\n" + text + "\r\nlast\r\n")) == line.failures);
+    CHECK(ids(diagnose("4: " + coloured(text) + "\n")) == line.failures);
+    CHECK(ids(diagnose("epoch 1: 50%\repoch 1: 60%\r" + text)) == line.failures);
+  }
+}
+
+TEST_CASE("diagnosis_reports_passing_lines_only_beside_failure") {
+  const std::string failure = "\nRuntimeError: No CUDA GPUs are available\n";
+  for (const Line& line : passing_lines()) {
+    INFO(line.text);
+    CHECK(diagnose(line.text).empty());
+    CHECK(diagnose(coloured(line.text)).empty());
+    std::vector<std::string> both = ids(diagnose(line.text + failure));
+    CHECK(std::count(both.begin(), both.end(), "cuda-no-device") == 1);
+    both.erase(std::remove(both.begin(), both.end(), "cuda-no-device"), both.end());
+    CHECK(both == line.failures);
+  }
+}
+
+TEST_CASE("diagnosis_has_a_recorded_line_for_each_failure") {
   std::set<std::string> shown;
-  for (const Line& line : lines()) shown.insert(line.failures.begin(), line.failures.end());
+  for (const auto* all : {&lines(), &passing_lines()}) {
+    for (const Line& line : *all) shown.insert(line.failures.begin(), line.failures.end());
+  }
   std::set<std::string> known;
   for (const Failure* failure : known_failures()) CHECK(known.insert(failure->id).second);
   CHECK(shown == known);
 }
 
-TEST_CASE("each known failure says its cause and cure, and names others that exist") {
+TEST_CASE("diagnosis_names_cause_cure_and_existing_failures") {
   std::set<std::string> known;
   for (const Failure* failure : known_failures()) known.insert(failure->id);
   for (const Failure* failure : known_failures()) {
@@ -212,36 +87,177 @@ TEST_CASE("each known failure says its cause and cure, and names others that exi
     for (const char* other : failure->told_by) CHECK(known.count(other) == 1);
     for (const Pattern& pattern : failure->patterns) {
       REQUIRE(!pattern.empty());
-      for (const auto piece : pattern) CHECK(piece.size() >= 3);
+      std::size_t longest = 0;
+      for (const auto piece : pattern) longest = std::max(longest, piece.size());
+      CHECK(longest >= 4);
     }
   }
 }
 
-TEST_CASE("what jobs write when nothing is wrong is not a failure") {
-  CHECK(diagnose("epoch 1: loss 0.25\nunknown error rate 0.1\nno such device in the "
-                 "catalogue\nUsing 4 GPUs\n"
-                 "NCCL INFO Using network Socket\nNCCL INFO NET/IB : Using [0]mlx5_0:1/IB\n"
-                 "libcuda.so.1 => /usr/lib/x86_64-linux-gnu/libcuda.so.1\nport 999 of cu\n")
-            .empty());
+TEST_CASE("diagnosis_ignores_output_of_successful_jobs") {
+  for (const char* line :
+       {"epoch 1: loss 0.25",
+        "unknown error rate 0.1",
+        "no such device in the catalogue",
+        "Using 4 GPUs",
+        "port 999 of cu",
+        "Linking to libcudart.so.12",
+        "0 errors, 0 warnings",
+        "libcuda.so.1 => /usr/lib/x86_64-linux-gnu/libcuda.so.1 (0x00007f)",
+        "NCCL version 2.21.5+cuda12.4",
+        "NCCL_DEBUG=INFO",
+        "UCX_TLS=rc,ud,sm,self",
+        "node01:1:1 [0] NCCL INFO Using network Socket",
+        "node01:1:1 [0] NCCL INFO Bootstrap : Using eth0:10.0.0.7<0>",
+        "node01:1:1 [0] NCCL INFO NET/IB : Using [0]mlx5_0:1/IB [RO]; OOB eth0:10.0.0.7<0>",
+        "node01:1:1 [0] NCCL INFO comm 0x5 rank 0 nranks 8 - Init COMPLETE",
+        "node01:1:1 [0] NCCL INFO Channel 00/0 : 0[0] -> 1[1] via P2P/CUMEM",
+        "node01:1:1 [0] NCCL INFO NCCL_IB_TIMEOUT set by environment to 22.",
+        "[1700000000.1] [node01:9:0] ucp_worker.c:1720 UCX  INFO  ep_cfg[0]: tag(posix/memory "
+        "cma/memory rc_verbs/mlx5_0:1);",
+        "libfabric:99:1700000000::core:core:fi_getinfo_():1141<info> Found provider tcp",
+        "[W socket.cpp:464] [c10d] The server socket cannot be initialized on [::]:29500 (errno: "
+        "97 "
+        "- Address family not supported by protocol).",
+        "[W socket.cpp:663] [c10d] The client socket has failed to connect to [node01]:29500 "
+        "(errno: 111 - Connection refused).",
+        "[c10d] The server socket on [::ffff:10.10.12.11]:25000 has timed out, will retry.",
+        "WARNING: The script f2py is installed in '/home/alice/.local/bin' which is not on PATH.",
+        "Matplotlib created a temporary cache directory at /tmp/matplotlib-x because the default "
+        "path (/.config/matplotlib) is not a writable directory",
+        "WARNING: There was an error initializing an OpenFabrics device.",
+        "bash: no job control in this shell",
+        "tput: No value for $TERM and no -T specified",
+        "srun: job 42 queued and waiting for resources",
+        "srun: job 42 has been allocated resources",
+        "slurmstepd: info: task/affinity: batch_bind: job 42 CPU final HW mask",
+        "Time limit: 01:00:00",
+        "TimeLimit=1-00:00:00",
+        "memory limit 64 GB, 31 GB used",
+        "Disk quota: 13 GB of 50 GB used",
+        "space left on device: 120 GB",
+        "killed 0 processes",
+        "max_memory_allocated: 70.1 GB, out of 80 GB memory",
+        "pip: certificate store loaded",
+        "HTTP/1.1 200 OK",
+        "x-ratelimit-remaining: 99",
+        "test_permission_denied ... ok",
+        "import locale",
+        "LC_ALL=C.UTF-8",
+        "python 3.12.1",
+        "Requirement already satisfied: pip",
+        "spank-container: pulling image \"debian:12\": 40 % of 50 MB",
+        "spank-container: pull image \"r:5000/a:1\": fetch manifest: connection refused (hint: "
+        "check "
+        "that the registry runs on this port): trying the next one",
+        "spank-container: warning: --container-gpu does not change the container \"x\", which is "
+        "running already (hint: use the option in the step that starts it)",
+        "pyxis: importing docker image: debian:12",
+        "pyxis: imported docker image: debian:12",
+        "see https://example.org/pyxis: install it (hint: read)"}) {
+    INFO(line);
+    CHECK(diagnose(line).empty());
+    CHECK(diagnose(std::string("3: ") + line + "\r\n").empty());
+  }
 }
 
-TEST_CASE("the first line, its task and the number of lines are said") {
+TEST_CASE("diagnosis_takes_cause_and_cure_from_own_messages") {
+  const auto findings = diagnose(
+      "2: spank-container: pull image \"r:5000/a:1\": no such host (hint: check the registry's "
+      "name)\n"
+      "3: spank-container: pull image \"r:5000/a:1\": no such host (hint: check the registry's "
+      "name)\n"
+      "\x1b[31mscontainer:\x1b[0m --env: invalid format (it says: x (hint: y)) (hint: NAME=VALUE)  "
+      "\r\n");
+  REQUIRE(findings.size() == 2);
+  CHECK(findings[0].cause == "pull image \"r:5000/a:1\": no such host");
+  CHECK(findings[0].cure == "check the registry's name");
+  CHECK(findings[0].times == 2);
+  CHECK(findings[0].task == "2");
+  CHECK(findings[1].cause == "--env: invalid format (it says: x (hint: y))");
+  CHECK(findings[1].cure == "NAME=VALUE");
+}
+
+TEST_CASE("diagnosis_keeps_few_of_many_own_messages") {
+  std::string text;
+  for (int i = 0; i < 1000; ++i)
+    text += "spank-container: error " + std::to_string(i) + " (hint: do something)\n";
+  CHECK(diagnose(text).size() == 20);
+}
+
+/// Returns whether a line of the suites' messages is no error: a warning, progress, a value that
+/// was given (`x:y:`), or a line that precedes the error itself.
+bool is_no_error(const std::string& line) {
+  for (const char* part : {"warning: ", "pyxis: import", "pyxis: failed to import"}) {
+    if (line.find(part) != std::string::npos) return true;
+  }
+  return line.ends_with(':');
+}
+
+TEST_CASE("diagnosis_knows_the_messages_of_the_suites") {
+  unsigned messages = 0;
+  for (const auto& file : std::filesystem::directory_iterator(SPC_GOLDEN_MESSAGES)) {
+    std::ifstream stream(file.path());
+    for (std::string line; std::getline(stream, line);) {
+      if (line.empty() || line.starts_with("== ") || is_no_error(line)) continue;
+      const bool has_prefix = line.starts_with("spank-container: ") || line.starts_with("pyxis: ");
+      const std::string text = has_prefix ? line : "spank-container: " + line;
+      INFO(file.path().string() << ": " << text);
+      const auto findings = diagnose(text);
+      CHECK(findings.size() >= 1);
+      for (const Recognised& one : findings) CHECK(one.cure.size() > 3);
+      ++messages;
+    }
+  }
+  CHECK(messages > 150);
+}
+
+TEST_CASE("diagnosis_of_binary_input_ends_and_stays_printable") {
+  std::string text;
+  std::uint32_t state = 1;
+  for (std::size_t i = 0; i < (std::size_t{2} << 20); ++i) {
+    state = state * 1664525 + 1013904223;
+    text += static_cast<char>(state >> 24);
+  }
+  CHECK(diagnose(text).empty());
+  // A control sequence without an end takes no more than its line.
+  const auto findings = diagnose(text + "\n\x1b]0;" + text.substr(0, 100'000) +
+                                 "\n\x1b[31\nNo CUDA GPUs are available" + std::string(9000, '\0'));
+  REQUIRE(ids(findings) == std::vector<std::string>{"cuda-no-device"});
+  CHECK(std::all_of(findings[0].text.begin(), findings[0].text.end(),
+                    [](char c) { return c >= 0x20 && c < 0x7f; }));
+}
+
+TEST_CASE("diagnosis_of_repeated_beginnings_is_linear") {
+  // The beginnings of all patterns, again and again: each line is searched once for each of them.
+  std::string line;
+  for (const Failure* failure : known_failures()) {
+    for (const Pattern& pattern : failure->patterns) line += pattern.front();
+  }
+  std::string text;
+  while (text.size() < (std::size_t{8} << 20)) text += line;
+  CHECK_FALSE(diagnose(text).empty());
+}
+
+TEST_CASE("diagnosis_reports_first_line_task_and_count") {
   const auto findings = diagnose(
       "0: starting\n"
       "3: RuntimeError: No CUDA GPUs are available\r\n"
       "1: RuntimeError: No CUDA GPUs are available\n"
-      "\x1b[31m12: \x1b[0mAddress already in use\n");
-  REQUIRE(findings.size() == 2);
+      "\x1b[31m12: \x1b[0mAddress already in use\n"
+      "[rank7]: torch.OutOfMemoryError: CUDA out of memory.\n");
+  REQUIRE(findings.size() == 3);
   CHECK(findings[0].line == 2);
   CHECK(findings[0].times == 2);
   CHECK(findings[0].task == "3");
   CHECK(findings[0].text == "3: RuntimeError: No CUDA GPUs are available");
   CHECK(findings[1].line == 4);
-  CHECK(findings[1].task.empty());
+  CHECK(findings[1].task == "12");
   CHECK(findings[1].text == "12: Address already in use");
+  CHECK(findings[2].task == "7");
 }
 
-TEST_CASE("what Open MPI 4.1.4 writes without PMIx is one failure") {
+TEST_CASE("diagnosis_of_open_mpi_without_pmix_is_one_failure") {
   const auto findings = diagnose(
       "[vm:18132] OPAL ERROR: Unreachable in file ext3x_client.c at line 112\n"
       "--------------------------------------------------------------------------\n"
@@ -253,7 +269,7 @@ TEST_CASE("what Open MPI 4.1.4 writes without PMIx is one failure") {
   CHECK(findings[0].times == 3);
 }
 
-TEST_CASE("causes come before what they bring about, whichever was written first") {
+TEST_CASE("diagnosis_lists_causes_before_consequences") {
   const auto findings = diagnose(
       "NCCL WARN Connection closed by remote peer node01<1>\n"
       "RuntimeError: No CUDA GPUs are available\n");
@@ -263,7 +279,7 @@ TEST_CASE("causes come before what they bring about, whichever was written first
   CHECK_FALSE(diagnose("NCCL WARN Connection closed by remote peer node01<1>\n")[0].consequence);
 }
 
-TEST_CASE("it does not matter in which pieces a text arrives") {
+TEST_CASE("diagnosis_is_independent_of_read_sizes") {
   std::string text;
   for (const Line& line : lines()) text += std::string(line.text) + "\n";
   const auto whole = diagnose(text);
@@ -282,7 +298,7 @@ TEST_CASE("it does not matter in which pieces a text arrives") {
   }
 }
 
-TEST_CASE("a line without end is looked at part by part and counts once") {
+TEST_CASE("diagnosis_of_endless_line_counts_failure_once") {
   const std::string filler(10'000, 'x');
   for (std::size_t shift = 0; shift < 64; ++shift) {
     const std::string line = std::string(8192 - 32 + shift - 16, 'y') + "no CUDA-capable device" +
@@ -296,7 +312,7 @@ TEST_CASE("a line without end is looked at part by part and counts once") {
   }
 }
 
-TEST_CASE("what is shown of a text is short and safe for a terminal") {
+TEST_CASE("diagnosis_text_is_short_and_printable") {
   const auto findings = diagnose("\x1b[31m\x07" + std::string(5000, 'a') +
                                  "Address already in use\x1b]0;title\x07\x80\n");
   REQUIRE(findings.size() == 1);

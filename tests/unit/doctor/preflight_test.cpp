@@ -4,9 +4,9 @@
 #include <fstream>
 #include <set>
 
-#include "doctor/failure.hpp"
+#include "doctor/diagnose.hpp"
 #include "doctor/preflight.hpp"
-#include "unit/test.hpp"
+#include "unit/catch2_compat.hpp"
 
 using namespace spc;
 using Verdict = Finding::Verdict;
@@ -14,10 +14,12 @@ using Verdict = Finding::Verdict;
 namespace {
 
 constexpr char kSpecification[] =
-    R"({"cdiVersion": "0.6.0", "kind": "nvidia.com/gpu", "devices": [{"name": "0", "containerEdits": {"mounts": [
-       {"hostPath": "/usr/lib64/libcuda.so.570.86.10", "containerPath": "/usr/lib64/libcuda.so.570.86.10", "options": ["ro"]}]}}]})";
+    R"({"cdiVersion": "0.6.0", "kind": "nvidia.com/gpu", "devices": [{"name": "0", )"
+    R"("containerEdits": {"mounts": [
+       {"hostPath": "/usr/lib64/libcuda.so.570.86.10",
+       "containerPath": "/usr/lib64/libcuda.so.570.86.10", "options": ["ro"]}]}}]})";
 
-/// A fake node: a directory for its files, and values for what cannot be a file.
+/// A fake node: a directory for its files, and values for properties that are not files.
 class FakeNode {
  public:
   FakeNode() {
@@ -47,7 +49,7 @@ class FakeNode {
         std::filesystem::path(around.host_root + path).parent_path());
     std::ofstream(around.host_root + path) << text;
   }
-  /// Two GPUs with a driver to which nothing is missing.
+  /// Installs two GPUs with a complete driver.
   void gpus() {
     around.driver.version = around.driver.library_version = "570.86.10";
     around.driver.library_directories = {"/usr/lib/x86_64-linux-gnu"};
@@ -72,7 +74,7 @@ class FakeNode {
 };
 
 void expect(const Finding& finding, Verdict verdict, const std::string& detail) {
-  INFO(finding.what, ": ", finding.detail, " | ", finding.cure);
+  INFO(finding.what << ": " << finding.detail << " | " << finding.cure);
   CHECK(static_cast<int>(finding.verdict) == static_cast<int>(verdict));
   CHECK(finding.detail.find(detail) != std::string::npos);
   CHECK(finding.cure.empty() == (verdict == Verdict::ok));
@@ -80,12 +82,12 @@ void expect(const Finding& finding, Verdict verdict, const std::string& detail) 
 
 }  // namespace
 
-TEST_CASE("a fake node without GPU and fabric has nothing to be cured") {
+TEST_CASE("preflight_fake_node_without_gpu_and_fabric_passes") {
   const FakeNode node;
   for (const Finding& finding : preflight(node.around)) expect(finding, Verdict::ok, "");
 }
 
-TEST_CASE("a fake node with GPUs, NVSwitch and InfiniBand has nothing to be cured") {
+TEST_CASE("preflight_fake_node_with_gpus_and_infiniband_passes") {
   FakeNode node;
   node.gpus();
   node.around.environment["SLURM_STEP_GPUS"] = "0,1";
@@ -104,19 +106,19 @@ TEST_CASE("a fake node with GPUs, NVSwitch and InfiniBand has nothing to be cure
   expect(node.check("InfiniBand"), Verdict::ok, "mlx5_0: uverbs0");
 }
 
-TEST_CASE("every check has a name of its own, and failures name only checks that exist") {
+TEST_CASE("preflight_checks_have_unique_names_known_to_failures") {
   std::set<std::string> names;
   for (const Finding& finding : preflight(FakeNode().around))
     CHECK(names.insert(finding.what).second);
   for (const Failure* failure : known_failures()) {
     for (const char* check : failure->checks) {
-      INFO(std::string(failure->id), ": ", check);
+      INFO(std::string(failure->id) << ": " << check);
       CHECK(names.count(check) == 1);
     }
   }
 }
 
-TEST_CASE("it is said when there is no job or no step") {
+TEST_CASE("preflight_outside_job_or_step_warns") {
   FakeNode node;
   node.around.environment.erase("SLURM_STEP_ID");
   expect(node.check("job"), Verdict::warning, "not in a step");
@@ -124,7 +126,7 @@ TEST_CASE("it is said when there is no job or no step") {
   expect(node.check("job"), Verdict::warning, "none");
 }
 
-TEST_CASE("fake GPUs that the step may not open") {
+TEST_CASE("preflight_fake_gpu_access_denied_is_reported") {
   FakeNode node;
   node.gpus();
   node.denied = {"/dev/nvidia1"};
@@ -140,7 +142,7 @@ TEST_CASE("fake GPUs that the step may not open") {
   expect(node.check("GPU nodes"), Verdict::failed, "but not /dev/nvidiactl");
 }
 
-TEST_CASE("fake GPUs of Slurm without a driver or without nodes") {
+TEST_CASE("preflight_fake_gpus_without_driver_or_nodes_fail") {
   FakeNode node;
   node.around.environment["SLURM_JOB_GPUS"] = "0";
   expect(node.check("GPU nodes"), Verdict::failed, "not loaded");
@@ -148,7 +150,7 @@ TEST_CASE("fake GPUs of Slurm without a driver or without nodes") {
   expect(node.check("GPU nodes"), Verdict::failed, "no /dev/nvidia0");
 }
 
-TEST_CASE("variables that take the fake GPUs away") {
+TEST_CASE("preflight_variables_that_hide_fake_gpus_warn") {
   FakeNode node;
   node.gpus();
   for (const char* none : {"", "-1", "NoDevFiles"}) {
@@ -166,7 +168,7 @@ TEST_CASE("variables that take the fake GPUs away") {
   expect(node.check("NVIDIA_VISIBLE_DEVICES"), Verdict::ok, "all");
 }
 
-TEST_CASE("a fake driver whose parts do not belong together") {
+TEST_CASE("preflight_fake_driver_version_mismatch_fails") {
   FakeNode node;
   node.gpus();
   node.around.driver.library_version = "570.124.06";
@@ -185,17 +187,18 @@ TEST_CASE("a fake driver whose parts do not belong together") {
   expect(node.check("IMEX channels"), Verdict::warning, "channel0 not accessible");
 }
 
-TEST_CASE("CDI specifications that cannot be read, and stubs on the loader's path") {
+TEST_CASE("preflight_broken_cdi_files_and_cuda_stubs_are_reported") {
   FakeNode node;
   node.file("/etc/cdi/README", "");
   expect(node.check("CDI"), Verdict::ok, "no specification");
   node.file("/etc/cdi/nvidia.json", kSpecification);
   expect(node.check("CDI"), Verdict::failed,
          "/etc/cdi/nvidia.json names /usr/lib64/libcuda.so.570.86.10, which does not exist");
-  node.file(
-      "/etc/cdi/nvidia.json",
-      R"({"cdiVersion": "0.6.0", "kind": "nvidia.com/gpu", "devices": [{"name": "0", "containerEdits": {"mounts": [)"
-      R"({"hostPath": "/run/nvidia-persistenced/socket", "containerPath": "/run/nvidia-persistenced/socket"}]}}]})");
+  node.file("/etc/cdi/nvidia.json",
+            R"({"cdiVersion": "0.6.0", "kind": "nvidia.com/gpu", "devices": [{"name": "0", )"
+            R"("containerEdits": {"mounts": [)"
+            R"({"hostPath": "/run/nvidia-persistenced/socket", )"
+            R"("containerPath": "/run/nvidia-persistenced/socket"}]}}]})");
   expect(node.check("CDI"), Verdict::ok, "/etc/cdi/nvidia.json");
   node.file("/etc/cdi/nvidia.json", "{");
   expect(node.check("CDI"), Verdict::failed, "/etc/cdi/nvidia.json");
@@ -205,7 +208,7 @@ TEST_CASE("CDI specifications that cannot be read, and stubs on the loader's pat
   expect(node.check("stub libraries"), Verdict::ok, "");
 }
 
-TEST_CASE("memory that is too small") {
+TEST_CASE("preflight_small_memory_limits_are_reported") {
   FakeNode node;
   node.around.shared_memory = Surroundings::Space{64 << 20, 64 << 20};
   expect(node.check("/dev/shm"), Verdict::failed, "64.0 MiB, 64.0 MiB free");
@@ -224,7 +227,7 @@ TEST_CASE("memory that is too small") {
   expect(node.check("open files"), Verdict::warning, "1024 of at most 4096");
 }
 
-TEST_CASE("kernel settings that forbid what MPI and containers need") {
+TEST_CASE("preflight_restrictive_kernel_settings_are_reported") {
   const FakeNode node;
   node.file("/proc/sys/kernel/yama/ptrace_scope", "1\n");
   expect(node.check("ptrace scope"), Verdict::ok, "1");
@@ -237,7 +240,7 @@ TEST_CASE("kernel settings that forbid what MPI and containers need") {
   expect(node.check("user namespaces"), Verdict::ok, "users cannot create any");
 }
 
-TEST_CASE("RemoveIPC as logind reads it: yes unless said, and the last one counts") {
+TEST_CASE("preflight_remove_ipc_follows_logind_rules") {
   const FakeNode node;
   expect(node.check("RemoveIPC"), Verdict::ok, "is not running");
   node.file("/run/systemd/seats/seat0", "");
@@ -252,7 +255,7 @@ TEST_CASE("RemoveIPC as logind reads it: yes unless said, and the last one count
   expect(node.check("RemoveIPC"), Verdict::warning, "yes");
 }
 
-TEST_CASE("PMI as Slurm gives it and as it goes wrong") {
+TEST_CASE("preflight_pmi_variables_are_checked") {
   FakeNode node;
   auto& environment = node.around.environment;
   expect(node.check("PMIx"), Verdict::ok, "slurm.pmix.7.0, rank 0");
@@ -280,7 +283,7 @@ TEST_CASE("PMI as Slurm gives it and as it goes wrong") {
   expect(node.check("MPI of the step"), Verdict::ok, "pmi2; Open MPI needs pmix");
 }
 
-TEST_CASE("addresses and ports that others need") {
+TEST_CASE("preflight_addresses_and_ports_are_checked") {
   FakeNode node;
   node.around.interfaces = {{"lo", true}};
   expect(node.check("network addresses"), Verdict::warning, "only the loopback");
@@ -303,7 +306,7 @@ TEST_CASE("addresses and ports that others need") {
   expect(node.check("MASTER_PORT"), Verdict::ok, "at the node of rank 0");
 }
 
-TEST_CASE("InfiniBand whose parts are missing") {
+TEST_CASE("preflight_infiniband_with_missing_parts_fails") {
   FakeNode node;
   node.file("/sys/class/infiniband/mlx5_0/x", "");
   expect(node.check("InfiniBand"), Verdict::failed, "no /dev/infiniband/uverbs0");
@@ -313,7 +316,7 @@ TEST_CASE("InfiniBand whose parts are missing") {
   expect(node.check("InfiniBand"), Verdict::failed, "uverbs0 (Operation not permitted)");
 }
 
-TEST_CASE("fake adapters of other fabrics") {
+TEST_CASE("preflight_fake_slingshot_and_other_fabrics_are_checked") {
   FakeNode node;
   expect(node.check("EFA, Omni-Path, Slingshot"), Verdict::ok, "none");
   node.file("/sys/class/cxi/cxi0/properties", "");
@@ -330,7 +333,7 @@ TEST_CASE("fake adapters of other fabrics") {
   expect(node.check("locked memory"), Verdict::failed, "0.1 MiB, but the node has a fabric (cxi0)");
 }
 
-TEST_CASE("a fake node with EFA") {
+TEST_CASE("preflight_fake_efa_is_checked") {
   FakeNode node;
   node.file("/sys/class/infiniband/efa_0/x", "");
   node.file("/sys/class/infiniband_verbs/uverbs0/ibdev", "efa_0\n");
@@ -341,7 +344,7 @@ TEST_CASE("a fake node with EFA") {
   expect(node.check("ptrace scope"), Verdict::warning, "1: libfabric's EFA provider");
 }
 
-TEST_CASE("a fake node with Omni-Path") {
+TEST_CASE("preflight_fake_omni_path_is_checked") {
   FakeNode node;
   node.file("/sys/class/infiniband/hfi1_0/x", "");
   std::filesystem::create_directories(node.around.host_root +
@@ -350,7 +353,7 @@ TEST_CASE("a fake node with Omni-Path") {
       "../../../bus/pci/drivers/hfi1",
       node.around.host_root + "/sys/class/infiniband/hfi1_0/device/driver");
   node.file("/sys/class/infiniband_verbs/uverbs0/ibdev", "hfi1_0\n");
-  node.file("/dev/infiniband/uverbs0", "");  // which nothing uses there
+  node.file("/dev/infiniband/uverbs0", "");  // unused there
   expect(node.check("EFA, Omni-Path, Slingshot"), Verdict::failed, "hfi1_0 has no device node");
   CHECK(node.check("EFA, Omni-Path, Slingshot").cure == "modprobe hfi1 on the node");
   node.file("/dev/hfi1_0", "");
@@ -358,7 +361,7 @@ TEST_CASE("a fake node with Omni-Path") {
   expect(node.check("InfiniBand"), Verdict::ok, "none");
 }
 
-TEST_CASE("NCCL's settings that name what is not there") {
+TEST_CASE("preflight_nccl_settings_with_missing_targets_fail") {
   FakeNode node;
   auto& environment = node.around.environment;
   const auto interface = [&](const char* list) {

@@ -9,8 +9,7 @@
 #include <fstream>
 
 #include "hook_engine/enroot_fstab.hpp"
-#include "hook_engine/root_path.hpp"
-#include "unit/test.hpp"
+#include "unit/catch2_compat.hpp"
 
 using namespace spc;
 
@@ -31,7 +30,7 @@ std::string refusal(std::string_view text) {
   return lines.error().message();
 }
 
-/// A root with links that lead astray.
+/// A root with links that point outside of it.
 class Root {
  public:
   Root() : path_(std::filesystem::temp_directory_path() / "spc-root-XXXXXX") {
@@ -51,7 +50,7 @@ class Root {
   Root(const Root&) = delete;
   Root& operator=(const Root&) = delete;
 
-  /// Where it is below the root, or the errno.
+  /// Returns the path below the root, or the errno.
   [[nodiscard]] std::string open(const std::string& path, MakeTarget make = MakeTarget::no) const {
     const auto opened = open_in_root(root_.get(), path, make);
     if (!opened) return std::to_string(opened.error().sys_errno());
@@ -71,7 +70,7 @@ class Root {
 
 }  // namespace
 
-TEST_CASE("a complete line of enroot's fstab") {
+TEST_CASE("enroot_fstab_line_with_all_fields_is_parsed") {
   const auto line = only(
       "/a\\040b /c\\134d none x-create=file,bind,ro,nosuid,nodev,noexec,private,nofail,silent 0 "
       "-1\n");
@@ -87,7 +86,7 @@ TEST_CASE("a complete line of enroot's fstab") {
   CHECK(line.data.empty());
 }
 
-TEST_CASE("missing fields are guessed as enroot does") {
+TEST_CASE("enroot_fstab_missing_fields_get_enroot_defaults") {
   const auto bind = only("/a /b");
   CHECK(bind == only("/a /b none rbind,x-create=auto"));
   CHECK((bind.source + bind.target) == "/a/b");
@@ -109,7 +108,7 @@ TEST_CASE("missing fields are guessed as enroot does") {
   CHECK(only("/a /b none bind 3 4").pass == 4);
 }
 
-TEST_CASE("the later option counts") {
+TEST_CASE("enroot_fstab_later_option_wins") {
   CHECK(only("/a /b none bind,ro,rw").flags == MS_BIND);
   CHECK(only("/a /b none bind,nosuid,suid,noexec").flags == (MS_BIND | MS_NOEXEC));
   CHECK_FALSE(only("/a /b none bind,silent,loud").quiet);
@@ -117,7 +116,7 @@ TEST_CASE("the later option counts") {
   CHECK(only("/a /b none x-move").flags == MS_MOVE);
 }
 
-TEST_CASE("comments and empty lines count for nothing, and what is no mount is refused") {
+TEST_CASE("enroot_fstab_comments_are_skipped_bad_lines_refused") {
   const auto lines = parse_enroot_mounts("# x\n\n   \n\t# y\n/a /b\n/c /d");
   REQUIRE(lines.has_value());
   CHECK(lines->size() == 2);
@@ -126,7 +125,7 @@ TEST_CASE("comments and empty lines count for nothing, and what is no mount is r
   CHECK(only("/a " + std::string(4092, 'x')).target.size() == 4092);
 }
 
-TEST_CASE("targets are found in the root, whatever links say") {
+TEST_CASE("enroot_fstab_targets_resolve_inside_the_root") {
   const Root root;
   CHECK(root.open("/") == "/");
   CHECK(root.open("") == "/");
@@ -142,7 +141,7 @@ TEST_CASE("targets are found in the root, whatever links say") {
   CHECK(root.open("/usr/lib/file/x", MakeTarget::file) == std::to_string(ENOTDIR));
 }
 
-TEST_CASE("what is missing is made only where it is asked for") {
+TEST_CASE("enroot_fstab_missing_target_is_created_only_on_request") {
   const Root root;
   CHECK(root.open("/new/a") == std::to_string(ENOENT));
   CHECK(root.open("/new/a", MakeTarget::file) == "/new/a");

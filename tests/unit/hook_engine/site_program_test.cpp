@@ -1,4 +1,4 @@
-// Hooks of a site: its directory, its programs and when they take part.
+// A site's hooks: the directory, the programs and their conditions.
 
 #include <signal.h>
 #include <sys/stat.h>
@@ -8,14 +8,11 @@
 #include <filesystem>
 #include <fstream>
 
-#include "hook_engine/hook_conditions.hpp"
-#include "hook_engine/hook_description.hpp"
 #include "hook_engine/hook_directory.hpp"
 #include "hook_engine/hook_process.hpp"
-#include "hook_engine/program_hook.hpp"
-#include "hook_engine/site_program.hpp"
+#include "hook_engine/step_hooks.hpp"
 #include "hooks/builtin/builtin_hooks.hpp"
-#include "unit/test.hpp"
+#include "unit/catch2_compat.hpp"
 
 using namespace spc;
 
@@ -31,7 +28,7 @@ class Lines final : public Log {
   std::string text;
 };
 
-/// A directory of hooks that is gone afterwards.
+/// A directory of hooks, removed by the destructor.
 struct Site {
   std::string path;
   Site() {
@@ -59,20 +56,17 @@ struct Site {
 
 std::string script(const std::string& body) { return "#!/bin/sh\n" + body + "\n"; }
 
-HookProcess process(const std::string& program, unsigned seconds = 20) {
-  HookProcess it;
-  it.program = program;
-  it.arguments = {program};
-  it.environment = {"PATH=/usr/bin:/bin", "ONLY=this"};
-  it.limit = std::chrono::seconds(seconds);
-  return it;
+ProgramEdit process(const std::string& program, unsigned seconds = 20) {
+  return {.path = program, .args = {}, .env = {"ONLY=this"}, .timeout = seconds};
 }
 
-Result<std::string> run(const HookProcess& it, Lines& lines) {
-  return run_site_program("50-x", it, lines);
+Result<std::string> run(const ProgramEdit& it, Lines& lines) {
+  HookContext context;
+  context.job = {{"HOME", "/home/alice"}, {"LD_PRELOAD", "/x"}, {"SLURM_JOB_ID", "17"}};
+  return run_site_program("50-x", it, "the input\n", context, lines);
 }
 
-std::string failure(const HookProcess& it) {
+std::string failure(const ProgramEdit& it) {
   Lines lines;
   const auto done = run(it, lines);
   REQUIRE(!done);
@@ -81,15 +75,15 @@ std::string failure(const HookProcess& it) {
 
 }  // namespace
 
-TEST_CASE("row 206: a directory of hooks that is absent or empty has none") {
+// outcome 206 refused: a directory of hooks that is absent, empty, a file, another's, group-writable, a link
+TEST_CASE("hook_directory_absent_or_empty_has_no_hooks") {
   const Site site;
   CHECK(site.files()->empty());
   CHECK(read_hook_directory(site.path + "/nowhere", ::geteuid())->empty());
 }
 
-TEST_CASE(
-    "row 206: a directory of hooks that is a file or that others can write is refused, a link is "
-    "followed") {
+// outcome 206 refused: a directory of hooks that is absent, empty, a file, another's, group-writable, a link
+TEST_CASE("hook_directory_that_is_file_or_writable_is_refused") {
   const Site site;
   const auto file = site.add("file", "", 0644);
   auto read = read_hook_directory(file, ::geteuid());
@@ -98,21 +92,21 @@ TEST_CASE(
   fs::create_directory_symlink(site.path, site.path + "/link");
   CHECK(read_hook_directory(site.path + "/link", ::geteuid()));
   ::chmod(site.path.c_str(), 0775);
-  CHECK(site.error().find("is writable by others (hint: chmod go-w it)") != std::string::npos);
+  CHECK(site.error().find("is writable by others (hint: chmod go-w PATH)") != std::string::npos);
 }
 
-TEST_CASE(
-    "row 206: a hook that others can write or that belongs to another is refused by its name") {
+// outcome 206 refused: a directory of hooks that is absent, empty, a file, another's, group-writable, a link
+TEST_CASE("hook_writable_by_others_or_foreign_is_refused") {
   const Site site;
   const auto file = site.add("50-a", script("true"), 0775);
-  CHECK(site.error() == "hook \"" + file + "\": is writable by others (hint: chmod go-w it)");
+  CHECK(site.error() == "hook \"" + file + "\": is writable by others (hint: chmod go-w PATH)");
   if (::geteuid() != 0) return;
   ::chmod(file.c_str(), 0755);
   REQUIRE(::chown(file.c_str(), 12345, 0) == 0);
-  CHECK(site.error() == "hook \"" + file + "\": is not owned by root (hint: chown root it)");
+  CHECK(site.error() == "hook \"" + file + "\": is not owned by root (hint: chown root PATH)");
 }
 
-TEST_CASE("hooks are ordered by stem and kind, and backups are none") {
+TEST_CASE("hook_files_are_ordered_by_stem_and_kind") {
   const Site site;
   site.add("50-b.sh", "x");
   site.add("50-b", "x");
@@ -133,27 +127,26 @@ TEST_CASE("hooks are ordered by stem and kind, and backups are none") {
   CHECK(files[3].kind == HookFile::Kind::description);
 }
 
-TEST_CASE(
-    "a hook's process has the environment, descriptors and rights that it is given and no others") {
+TEST_CASE("hook_process_gets_only_given_environment_and_rights") {
   const Site site;
   Lines lines;
-  auto it = process(site.add(
+  const auto it = process(site.add(
       "a", script("pwd; ls /proc/self/fd | wc -l; grep -E 'CapEff|CapPrm|CapInh|CapAmb|NoNewPrivs' "
                   "/proc/self/status; "
                   "env | grep -v -E '^(PWD|_|SHLVL|OLDPWD)=' | sort; cat; echo said >&2")));
-  it.input = "the input\n";
   const auto said = run(it, lines);
   REQUIRE(said);
-  CHECK(
-      *said ==
-      "/\n4\nCapInh:\t0000000000000000\nCapPrm:\t0000000000000000\nCapEff:"
-      "\t0000000000000000\nCapAmb:\t0000000000000000\n"
-      "NoNewPrivs:\t1\nONLY=this\nPATH=/usr/bin:/bin\nthe input\n");  // ls has opened the directory
+  CHECK(*said ==
+        "/\n4\nCapInh:\t0000000000000000\nCapPrm:\t0000000000000000\nCapEff:"
+        "\t0000000000000000\nCapAmb:\t0000000000000000\n"
+        "NoNewPrivs:\t1\nHOME=/home/alice\nLANG=C.UTF-8\nONLY=this\n"
+        "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin\nSLURM_JOB_ID=17\n"
+        "the input\n");  // ls has opened the directory
   CHECK(lines.text == "hook 50-x: said\n");
 }
 
-TEST_CASE(
-    "row 207: a hook that fails, is killed or hangs is refused with its name and how it ended") {
+// outcome 207 refused: a hook that fails, is killed, hangs, prints 1 GiB, binary and ESC
+TEST_CASE("hook_that_fails_is_killed_or_hangs_refuses_the_start") {
   const Site site;
   const auto fails = site.add("fails", script("echo one >&2; echo two >&2; exit 3"));
   CHECK(failure(process(fails)) ==
@@ -163,7 +156,7 @@ TEST_CASE(
   const auto hangs =
       site.add("hangs", script("sleep 1000 & echo $! >" + site.path + "/pid; sleep 1000"));
   CHECK(failure(process(hangs, 1)) == "run \"" + hangs + "\": did not finish within 1 s");
-  // With its whole process group.
+  // The whole process group is killed.
   pid_t child = 0;
   std::ifstream(site.path + "/pid") >> child;
   REQUIRE(child > 0);
@@ -171,7 +164,7 @@ TEST_CASE(
     std::ifstream status("/proc/" + std::to_string(child) + "/stat");
     std::string word;
     status >> word >> word >> word;
-    if (word == "Z") break;  // nobody has reaped it yet
+    if (word == "Z") break;  // not yet reaped
     ::usleep(10'000);
   }
   std::ifstream status("/proc/" + std::to_string(child) + "/stat");
@@ -180,9 +173,8 @@ TEST_CASE(
   CHECK((!status || word == "Z"));
 }
 
-TEST_CASE(
-    "row 207: a hook that prints without end is stopped, and what it says to the user is cut and "
-    "escaped") {
+// outcome 207 refused: a hook that fails, is killed, hangs, prints 1 GiB, binary and ESC
+TEST_CASE("hook_output_is_limited_and_escaped") {
   const Site site;
   const auto much = site.add("much", script("yes"));
   CHECK(failure(process(much)) == "run \"" + much + "\": printed more than 1 MiB");
@@ -194,7 +186,8 @@ TEST_CASE(
   CHECK(std::count(lines.text.begin(), lines.text.end(), '\n') == 201);
 }
 
-TEST_CASE("row 208: a hook that is gone or has no interpreter is refused, naming it") {
+// outcome 208 refused: a hook that is not executable, has no interpreter, is deleted in between
+TEST_CASE("hook_missing_or_without_interpreter_is_refused") {
   const Site site;
   CHECK(failure(process(site.path + "/gone"))
             .starts_with("run \"" + site.path + "/gone\": no such file or directory"));
@@ -206,9 +199,7 @@ TEST_CASE("row 208: a hook that is gone or has no interpreter is refused, naming
   CHECK(failure(process(text)).starts_with("run \"" + text + "\": exec format error"));
 }
 
-TEST_CASE(
-    "a hook of the site replaces what is built in, turns it off, and fails as a warning if it is "
-    "optional") {
+TEST_CASE("site_hook_replaces_disables_or_is_optional") {
   const Site site;
   Lines lines;
   HookContext context;
@@ -230,34 +221,34 @@ TEST_CASE(
   CHECK(origin() == "built in, off (" + file + ");");
   site.add(built_in, script("echo '{\"notes\": [\"mine\"]}'"));
   CHECK(origin() == file + ";");
-  auto outcomes = find().value().prepare(context).value();
-  const auto mine = std::find_if(outcomes.begin(), outcomes.end(),
-                                 [&](const auto& outcome) { return outcome.hook == built_in; });
-  REQUIRE(mine != outcomes.end());
+  const auto made = find().value().prepare().value();
+  const auto mine = std::ranges::find(made.of_hooks, built_in, &HookEdits::OfHook::hook);
+  REQUIRE(mine != made.of_hooks.end());
   CHECK(mine->edits.notes == std::vector<std::string>{"mine"});
 
   site.add(built_in, script("exit 1"));
-  CHECK(find().value().prepare(context).error().message().starts_with(
-      "hook " + built_in + ": run \"" + file + "\": exited with status 1"));
+  CHECK(find().value().prepare().error().message().starts_with("hook " + built_in + ": run \"" +
+                                                               file + "\": exited with status 1"));
   site.add(built_in + ".json", R"({"optional": true})", 0644);
-  CHECK(find().value().prepare(context));
+  CHECK(find().value().prepare());
   CHECK(lines.text.starts_with("warning: hook " + built_in + ": run"));
   site.add(built_in + ".json", R"({"when": {"env": {"WANTED": "^y"}}})", 0644);
-  CHECK(find().value().prepare(context));  // is not started
+  CHECK(find().value().prepare());  // the program is not started
   context.job["WANTED"] = "yes";
-  CHECK(!find().value().prepare(context));
+  CHECK(!find().value().prepare());
   fs::remove(site.path + "/" + built_in + ".json");
   site.add(built_in, script("echo '{\"refusal\": \"\\\\u001b[31mno\"}'"));
-  CHECK(find().value().prepare(context).error().message() == "hook " + built_in + ": \\x1b[31mno");
+  CHECK(find().value().prepare().error().message() == "hook " + built_in + ": \\x1b[31mno");
   site.add(built_in, script("echo '{\"mounts\": [{\"source\": \"x\"}]}'"));
-  CHECK(find().value().prepare(context).error().message() ==
+  CHECK(find().value().prepare().error().message() ==
         "hook " + built_in + ": what \"" + file +
             "\" printed: mounts[0].source: \"x\" is not an absolute path");
   site.add(built_in + ".py", script("true"));
-  CHECK(find().error().message().ends_with("have the same name (hint: the suffix is ignored)"));
+  CHECK(find().error().message().ends_with(
+      "have the same name (hint: rename one: the suffix is ignored)"));
 }
 
-TEST_CASE("all conditions must hold for a hook to take part") {
+TEST_CASE("hook_conditions_must_all_hold") {
   HookContext context;
   context.job = {{"SLURM_JOB_ID", "17"}, {"MODE", "fast"}};
   context.command = {"/usr/bin/python3", "x"};
@@ -284,15 +275,17 @@ TEST_CASE("all conditions must hold for a hook to take part") {
   CHECK(!when.hold(context));
 }
 
-TEST_CASE("a description of a hook is read strictly") {
+TEST_CASE("hook_description_is_parsed_strictly") {
   const auto error = [](std::string_view text) {
     return HookDescription::parse(text).error().message();
   };
   CHECK(HookDescription::parse(
       R"({"version": "1.0.0", "hook": {"timeout": 5, "args": ["a", "b"], "env": ["A=b"]},
-                                   "when": {"always": true}, "stages": ["prepare", "task"], "optional": true})"));
+                                   "when": {"always": true}, "stages": ["prepare", "task"],
+                                   "optional": true})"));
   CHECK(HookDescription::parse(
-      R"({"version": "1.0.0", "hook": {"path": "/x"}, "when": {"always": true}, "stages": ["poststop"]})"));
+      R"({"version": "1.0.0", "hook": {"path": "/x"}, "when": {"always": true}, )"
+      R"("stages": ["poststop"]})"));
   CHECK(error(R"({"version": "0.1.0"})") == "version: \"0.1.0\" is not 1.0.0");
   CHECK(error(R"({"stages": ["prestart"]})") ==
         "stages: \"prestart\" is not a stage (prepare, create, task, start, stop)");

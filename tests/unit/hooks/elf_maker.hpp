@@ -12,10 +12,10 @@
 #include "base/file.hpp"
 #include "base/unique_fd.hpp"
 
-/// The flags of a library for x86-64 in ld.so.cache.
+/// Flags of an x86-64 library in ld.so.cache.
 inline constexpr std::uint32_t kX86 = 0x0303;
 
-/// What this node's libraries are for, and where they are on Debian.
+/// Architecture of this node's libraries, and their directory on Debian.
 #if defined(__aarch64__)
 inline constexpr std::uint16_t kOwnMachine = EM_AARCH64;
 inline constexpr char kLibraries[] = "/usr/lib/aarch64-linux-gnu";
@@ -24,7 +24,7 @@ inline constexpr std::uint16_t kOwnMachine = EM_X86_64;
 inline constexpr char kLibraries[] = "/usr/lib/x86_64-linux-gnu";
 #endif
 
-/// As kept pages have it, which were written on x86-64.
+/// Converts output to the x86-64 form of the golden files, which were written on x86-64.
 inline std::string as_on_x86(std::string text) {
   constexpr std::string_view kOther = "aarch64-linux-gnu";
   for (auto at = text.find(kOther); at != std::string::npos; at = text.find(kOther))
@@ -32,8 +32,7 @@ inline std::string as_on_x86(std::string text) {
   return text;
 }
 
-/// A small library as the loader's tests and those of MPI need it: an ELF file of 64 bits that says
-/// things about itself.
+/// A small library for tests of the loader and of MPI: a 64-bit ELF file with dynamic sections.
 struct MadeElf {
   std::string soname;
   std::vector<std::string> needed;
@@ -41,8 +40,8 @@ struct MadeElf {
   std::vector<std::string> version_definitions;
   std::string runpath;
   std::uint16_t machine = EM_X86_64;
-  std::vector<std::string> functions;  ///< that it exports
-  bool gnu_hash = true;                ///< as libraries have it today; else the older table
+  std::vector<std::string> functions;  ///< exported functions
+  bool gnu_hash = true;                ///< as current libraries have it; false: the older table
 
   [[nodiscard]] std::string bytes() const {
     std::string strings(1, '\0');
@@ -100,7 +99,8 @@ struct MadeElf {
         append(symbols,
                Elf64_Sym{put(name), ELF64_ST_INFO(STB_GLOBAL, STT_FUNC), 0, 1, 0x10000, 8});
       const auto count = static_cast<std::uint32_t>(functions.size() + 2);
-      if (gnu_hash) {  // one bucket that begins behind the undefined one, and a chain to the last
+      // One bucket, which begins after the undefined symbol, and a chain to the last symbol.
+      if (gnu_hash) {
         for (const std::uint32_t word : {1U, 2U, 1U, 0U, 0U, 0U, 2U}) append(hash, word);
         for (std::uint32_t i = 2; i < count; ++i)
           append(hash, std::uint32_t{i + 1 == count ? 1U : 2U});
@@ -169,7 +169,7 @@ struct MadeElf {
   }
 };
 
-/// One that says only what it is called and what it is for.
+/// Returns a library with only a soname and an architecture.
 inline std::string elf_library(const std::string& soname, std::uint16_t machine = EM_X86_64) {
   MadeElf made;
   made.soname = soname;

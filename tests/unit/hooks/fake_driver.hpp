@@ -15,9 +15,9 @@
 #include "hooks/hook.hpp"
 #include "unit/hooks/elf_maker.hpp"
 
-/// A node that looks as if it had GPUs and NVIDIA's driver, and an image, in a directory of the
-/// test's own. Its libraries are ELF files with nothing but a soname; its device nodes are files.
-/// So what is tested with it is called fake.
+/// A node with fake GPUs and a fake NVIDIA driver, and an image, in a temporary directory.
+/// Libraries are ELF files with only a soname. Device nodes are regular files. Tests that use it
+/// have "fake" in their name.
 class FakeNode {
  public:
   FakeNode() {
@@ -57,8 +57,8 @@ class FakeNode {
     file("/dev/nvidia-uvm-tools");
   }
 
-  /// What a real driver has for computing and looking at it, and some of what it has for pictures
-  /// and video.
+  /// Adds a real driver's libraries for compute and monitoring, and some of those for graphics and
+  /// video.
   void libraries(const std::string& directory, const std::string& version,
                  std::uint16_t machine = kOwnMachine) const {
     for (const char* stem :
@@ -71,11 +71,11 @@ class FakeNode {
     library(directory + "/vdpau/libvdpau_nvidia.so." + version, "libvdpau_nvidia.so.1", machine);
     library(directory + "/libnvidia-egl-gbm.so.1.1.0", "libnvidia-egl-gbm.so.1", machine);
     file(directory + "/libnvidia-script.so." + version,
-         "/* GNU ld script */");  // not for this machine's loader
+         "/* GNU ld script */");  // the loader of this machine skips it
     library(directory + "/libother.so.1.0", "libother.so.1", machine);
   }
 
-  /// GPU `minor` at PCI bus `bus`; NVIDIA numbers GPUs by bus, not by minor.
+  /// Adds GPU `minor` at PCI bus `bus`. NVIDIA numbers GPUs by bus, not by minor.
   void gpu(unsigned minor, unsigned bus) const {
     char address[16];
     std::snprintf(address, sizeof address, "0000:%02x:00.0", bus);
@@ -95,7 +95,7 @@ class FakeNode {
     capability(top + "/ci" + std::to_string(ci) + "/access", ci_cap);
   }
 
-  /// A GPU of another vendor.
+  /// Adds a GPU of another vendor.
   void render(unsigned minor, unsigned card, const std::string& vendor,
               const std::string& address) const {
     const std::string name = "renderD" + std::to_string(minor);
@@ -108,7 +108,7 @@ class FakeNode {
     link("/sys/class/drm/" + name + "/device", "../../../devices/pci0000:00/" + address);
   }
 
-  /// A context of a step that may open everything that looks like a GPU's node.
+  /// Returns the context of a step that may open every GPU's device node.
   [[nodiscard]] spc::HookContext context() const {
     spc::HookContext context;
     context.host_root = host().string();

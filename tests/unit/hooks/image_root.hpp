@@ -12,8 +12,7 @@
 
 #include "hooks/hook.hpp"
 
-/// A directory that stands for an image's root: what a hook reads of it, and what comes of its
-/// edits.
+/// A directory that acts as an image's root: hooks read it, and their edits are applied to it.
 class ImageRoot {
  public:
   ImageRoot() {
@@ -43,7 +42,7 @@ class ImageRoot {
     return {std::istreambuf_iterator<char>(file), {}};
   }
 
-  /// Its context knows the files of this root and nothing else.
+  /// Returns a context that contains only the files of this root.
   [[nodiscard]] spc::HookContext context() const {
     spc::HookContext context;
     context.open_in_image = [this](const char* inside, int flags) {
@@ -58,7 +57,7 @@ class ImageRoot {
     return context;
   }
 
-  /// As a start of the container does it.
+  /// Applies the edits as a start of the container does.
   void apply(const spc::Edits& edits) const {
     for (const auto& file : edits.files) put(file.path, file.content);
     for (const auto& made : edits.symlinks) link(made.path, made.target);

@@ -1,13 +1,13 @@
-#include "hooks/sort_few.hpp"
+#include "hooks/hook.hpp"
 
 #include <string>
 #include <vector>
 
-#include "unit/test.hpp"
+#include "unit/catch2_compat.hpp"
 
 using namespace spc;
 
-TEST_CASE("a few are sorted, and equal ones stay in order") {
+TEST_CASE("sort_few_is_stable") {
   using Few = std::vector<std::pair<int, std::string>>;
   const auto sorted = [](Few few) {
     sort_few(few, [](const auto& a, const auto& b) { return a.first < b.first; });

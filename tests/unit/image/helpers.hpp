@@ -15,8 +15,7 @@ inline Digest digest_of(char c) { return Digest::parse("sha256:" + std::string(6
 
 inline const std::string kHex(64, 'a');
 
-/// Whether it is an error that says the reason, in one line and without what a terminal would act
-/// on.
+/// Returns whether it is an error with this reason, in one line without control characters.
 template <typename Value>
 bool refused(const Result<Value>& result, const std::string& reason) {
   if (result) return false;

@@ -1,7 +1,8 @@
 #include "launch/launch.hpp"
 #include "base/socket.hpp"
-#include "task/entering/visit.hpp"
-#include "unit/test.hpp"
+#include "launch/leader.hpp"
+#include "task/entering/arrival.hpp"
+#include "unit/catch2_compat.hpp"
 
 #include <thread>
 
@@ -13,22 +14,24 @@ struct NoLog final : Log {
   void write(LogLevel, std::string_view) noexcept override {}
 };
 
-/// What a task hears when its agent says `failure` instead of letting it lead.
-Error heard_by_task(const Error& failure, const std::string& image) {
+/// Launches a task whose agent answers `failure` instead of letting it lead.
+Result<void> launch_against(const Error& failure, LaunchRequest request) {
   auto [of_task, of_agent] = socket_pair().value();
   std::thread agent([&, common = std::move(of_agent)] {
     TaskMessage message;
-    const auto line = std::move(receive_struct(common.get(), message, 2)).value();
+    auto [line, end_for_task] = socket_pair().value();
+    const int passed[] = {end_for_task.get()};
+    if (!receive_struct(common.get(), message) || !send_struct(common.get(), char{}, passed))
+      return;
+    end_for_task.reset();
     message = {};
     message.kind = TaskMessageKind::failed;
     message.failure = WireError(failure);
-    [[maybe_unused]] const auto sent = send_struct(line.front().get(), message);
+    [[maybe_unused]] const auto sent = send_struct(line.get(), message);
   });
   StepChannel step;
   step.tasks = std::move(of_task);
   MessageStyle style = MessageStyle::own;
-  LaunchRequest request;
-  request.image = image;
   request.style = &style;
   NoLog log;
   const char* const no_variables[] = {nullptr};
@@ -41,31 +44,49 @@ Error heard_by_task(const Error& failure, const std::string& image) {
                       .before_entering = {},
                       .before_leading = {},
                       .task_flags = task_flags};
-  // Whoever launches gives up what it may.
-  const auto entered = run_apart(
+  // launch() drops the capabilities of its process.
+  auto entered = run_apart(
       [&]() -> Result<void> {
         SPC_TRY(launch(call));
         return {};
       },
       "launch");
   agent.join();
-  return entered.error();
+  return entered;
+}
+
+Error heard_by_task(const Error& failure, const std::string& image) {
+  LaunchRequest request;
+  request.image = image;
+  return launch_against(failure, std::move(request)).error();
 }
 
 }  // namespace
 
-TEST_CASE("an import's failure is of the same kind when the task hears of it") {
+TEST_CASE("import_failure_keeps_its_kind_for_the_task") {
   for (const ErrorKind kind :
        {ErrorKind::not_found, ErrorKind::refused, ErrorKind::no_space, ErrorKind::corrupt}) {
-    const auto heard = heard_by_task(Error(kind, "pull image \"a\": no"), "registry:5000/a");
+    const auto heard = heard_by_task(Error(kind, "no").during_pull("a"), "registry:5000/a");
     CHECK(heard.kind() == kind);
     CHECK(heard.message() == "pull image \"a\": no");
   }
 }
 
-TEST_CASE("a failure keeps its errno and its hint") {
+TEST_CASE("import_failure_keeps_errno_and_hint") {
   const auto heard = heard_by_task(Error::from_errno(EDQUOT, "write a layer"), "registry:5000/a");
   CHECK(heard.sys_errno() == EDQUOT);
   CHECK(heard.kind() == ErrorKind::no_space);
   CHECK(heard.message() == Error::from_errno(EDQUOT, "write a layer").message());
+}
+
+TEST_CASE("name_remove_ends_other_tasks_by_errno_not_text") {
+  LaunchRequest request;
+  request.image = "registry:5000/a";
+  request.name = ContainerName::parse("work:remove").value();
+  const std::string text = "the container was removed";
+  CHECK(launch_against(Error(ErrorKind::not_found, text, kRemovedErrno), request).has_value());
+  CHECK(launch_against(Error(ErrorKind::not_found, "other text", kRemovedErrno), request));
+  CHECK(launch_against(Error(ErrorKind::not_found, text), request).error().message() == text);
+  request.name = ContainerName::parse("work").value();
+  CHECK_FALSE(launch_against(Error(ErrorKind::not_found, text, kRemovedErrno), request));
 }

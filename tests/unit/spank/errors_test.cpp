@@ -8,8 +8,8 @@
 #include <mutex>
 #include <set>
 
-#include "spank/error_gathering.hpp"
-#include "unit/test.hpp"
+#include "spank/node_errors.hpp"
+#include "unit/catch2_compat.hpp"
 
 using namespace spank_container;
 using namespace std::chrono;
@@ -34,13 +34,13 @@ std::vector<Line> lines() {
 }
 
 struct Scene {
-  ErrorGathering gathering;
+  ErrorCollector collector;
   ReportAddress address;
   explicit Scene(size_t nodes = 0) {
     printed.clear();
-    address = gathering.open();
+    address = collector.open();
     REQUIRE(address.port != 0);
-    gathering.start(nodes, print);
+    collector.start(nodes, print);
   }
   [[nodiscard]] bool report(const char* node, const std::string& text) const {
     return report_error("127.0.0.1", address, node, text);
@@ -65,19 +65,19 @@ milliseconds took(const auto& what) {
 
 }  // namespace
 
-TEST_CASE("errors that are alike are printed once with all their nodes") {
+TEST_CASE("errors_equal_are_printed_once_with_nodes") {
   Scene scene;
   CHECK(scene.report("node01", "no such image"));
   CHECK(scene.report("node02", "disk full"));
   CHECK(scene.report("node03", "no such image"));
-  scene.gathering.stop();
+  scene.collector.stop();
   REQUIRE(lines().size() == 2);
   CHECK(lines()[0].text == "no such image");
   CHECK(lines()[0].nodes == std::vector<std::string>{"node01", "node03"});
   CHECK(lines()[1].text == "disk full");
 }
 
-TEST_CASE("errors are printed at once when all nodes have reported") {
+TEST_CASE("errors_are_printed_when_all_nodes_reported") {
   Scene scene(2);
   CHECK(scene.report("node01", "x"));
   CHECK(scene.report("node02", "x"));
@@ -85,7 +85,7 @@ TEST_CASE("errors are printed at once when all nodes have reported") {
   CHECK(lines().size() == 1);
 }
 
-TEST_CASE("errors are printed while the step goes on") {
+TEST_CASE("errors_are_printed_while_step_runs") {
   Scene scene;
   CHECK(scene.report("node01", "x"));
   CHECK(lines().empty());
@@ -93,16 +93,16 @@ TEST_CASE("errors are printed while the step goes on") {
   CHECK(lines().size() == 1);
 }
 
-TEST_CASE("a report with a wrong token is not taken") {
+TEST_CASE("errors_report_with_wrong_token_is_refused") {
   Scene scene;
   ReportAddress wrong = scene.address;
   wrong.token[15] ^= 1;
   CHECK_FALSE(report_error("127.0.0.1", wrong, "node01", "forged"));
-  scene.gathering.stop();
+  scene.collector.stop();
   CHECK(lines().empty());
 }
 
-TEST_CASE("what is no report is dropped and disturbs nobody") {
+TEST_CASE("errors_garbage_is_dropped") {
   Scene scene;
   const int silent = connected(scene.address.port), junk = connected(scene.address.port);
   const std::string noise(10000, 'x');
@@ -112,23 +112,23 @@ TEST_CASE("what is no report is dropped and disturbs nobody") {
   CHECK(::recv(silent, &byte, 1, 0) == 0);  // within its second
   ::close(silent);
   ::close(junk);
-  scene.gathering.stop();
+  scene.collector.stop();
   CHECK(lines().size() == 1);
 }
 
-TEST_CASE("what a node sends stays one line of text") {
+TEST_CASE("errors_text_of_node_stays_one_line") {
   Scene scene;
   CHECK(scene.report("node01", "a\nb\x1b[31m %s\x7f"));
   CHECK_FALSE(scene.report("node\n01", "x"));
   CHECK_FALSE(scene.report("", "x"));
   CHECK_FALSE(scene.report("node01", ""));
   CHECK_FALSE(scene.report("node01", std::string(5000, 'x')));
-  scene.gathering.stop();
+  scene.collector.stop();
   REQUIRE(lines().size() == 1);
   CHECK(lines()[0].text == "a?b?[31m %s?");
 }
 
-TEST_CASE("no more than so much text is taken") {
+TEST_CASE("errors_total_text_is_limited") {
   Scene scene;
   size_t taken = 0;
   for (int number = 0; number < 100; ++number) {
@@ -137,34 +137,34 @@ TEST_CASE("no more than so much text is taken") {
   CHECK(taken == 65);
 }
 
-TEST_CASE("thousands of nodes are taken") {
+TEST_CASE("errors_of_thousands_of_nodes_are_accepted") {
   Scene scene;
-  // What is not answered within a second is given up, and may be taken nevertheless: a machine that
-  // stands still for so long asks again.
+  // A send without an answer within a second is given up, although it may have been accepted. After
+  // a stall of that length, the test repeats it.
   const auto is_taken = [&](const std::string& node) {
     return scene.report(node.c_str(), "x") || scene.report(node.c_str(), "x") ||
            scene.report(node.c_str(), "x");
   };
   for (int node = 0; node < 2000; ++node) REQUIRE(is_taken("n" + std::to_string(node)));
-  scene.gathering.stop();
+  scene.collector.stop();
   std::set<std::string> nodes;
   for (const auto& line : lines()) nodes.insert(line.nodes.begin(), line.nodes.end());
   CHECK(nodes.size() == 2000);
 }
 
-TEST_CASE("a report that nobody takes fails within its second") {
+TEST_CASE("errors_report_without_listener_fails_in_time") {
   CHECK(took([] {
           CHECK_FALSE(report_error("127.0.0.1", {.port = 1, .token = {}}, "node01", "x"));
         }) < 500ms);
   CHECK_FALSE(report_error("no address", {.port = 1, .token = {}}, "node01", "x"));
-  ErrorGathering never_started;
+  ErrorCollector never_started;
   const auto address = never_started.open();
   const auto waited = took([&] { CHECK_FALSE(report_error("127.0.0.1", address, "node01", "x")); });
   CHECK(waited >= 900ms);
   CHECK(waited < 1500ms);
 }
 
-TEST_CASE("the address is read as it was written") {
+TEST_CASE("errors_address_survives_serialization") {
   ReportAddress address{.port = 54321, .token = {0, 1, 255}};
   const auto read = ReportAddress::parse(address.variable());
   REQUIRE(read);

@@ -1,10 +1,8 @@
 #include <cstdlib>
 #include <map>
 
-#include "spank/given.hpp"
-#include "spank/oci_hint.hpp"
-#include "spank/settings.hpp"
-#include "unit/test.hpp"
+#include "spank/job_options.hpp"
+#include "unit/catch2_compat.hpp"
 
 using namespace spank_container;
 
@@ -39,7 +37,7 @@ Given what_counts(const Given& handed_over, Variables variables) {
 
 }  // namespace
 
-TEST_CASE("the command line beats what an sbatch around it was given") {
+TEST_CASE("command_line_beats_options_of_sbatch") {
   const Variables variables{
       {slurm("image"), "old"}, {slurm("workdir"), "/w"}, {slurm("readonly"), "(null)"}};
   const auto old = given("container-image", "old");
@@ -53,7 +51,28 @@ TEST_CASE("the command line beats what an sbatch around it was given") {
         Given{given("container-workdir", "/w"), now});
 }
 
-TEST_CASE("two values of the command line stay two") {
+TEST_CASE("variable_set_in_job_overrides_option_of_sbatch") {
+  const auto root = given("container-remap-root");
+  const auto no_root = given("no-container-remap-root");
+  Variables variables{{slurm("remap_root"), "(null)"}, {"PYXIS_CONTAINER_REMAP_ROOT", "0"}};
+  CHECK(what_counts({root}, variables) == Given{root});  // submitted without this plugin
+  note_variables(find, &variables);
+  variables["SLURM_SPANK_SCONTAINER_VARIABLES"] = ::getenv("SLURM_SPANK_SCONTAINER_VARIABLES");
+  CHECK(what_counts({root}, variables) == Given{root});  // the variable is as old as the option
+  variables["PYXIS_CONTAINER_REMAP_ROOT"] = "no";
+  CHECK(what_counts({root}, variables).empty());
+  CHECK(what_counts({root, root}, variables) == Given{root});  // typed in the job
+  CHECK(what_counts({root, no_root}, variables) == Given{no_root});
+  variables["PYXIS_CONTAINER_REMAP_ROOT"] = "";
+  CHECK(what_counts({root}, variables) == Given{root});
+  variables["SCONTAINER_WRITABLE"] = "1";
+  CHECK(what_counts({given("container-readonly")}, variables) ==
+        Given{given("container-readonly")});
+  variables[slurm("readonly")] = "(null)";
+  CHECK(what_counts({given("container-readonly")}, variables).empty());
+}
+
+TEST_CASE("command_line_values_given_twice_stay_two") {
   const Given both{given("container-image", "a"), given("container-image", "b")};
   CHECK(what_counts(both, {}) == both);
   CHECK(what_counts(both, {{slurm("image"), "b"}}) == both);
@@ -61,7 +80,7 @@ TEST_CASE("two values of the command line stay two") {
         2);
 }
 
-TEST_CASE("a list that Slurm cuts to its last value is whole on the node") {
+TEST_CASE("option_list_cut_by_slurm_is_complete_on_node") {
   const Given typed{given("container-mounts", "/a"), given("container-env", "A"),
                     given("container-mounts", "/b,/c")};
   send_beside(typed, typed);
@@ -73,7 +92,7 @@ TEST_CASE("a list that Slurm cuts to its last value is whole on the node") {
   const Given latest{given("container-mounts", "/b,/c")};
   const Given whole{given("container-mounts", "/a,/b,/c")};
   CHECK(whole_given(latest, find, &node) == whole);
-  // In an srun of that batch job the list goes on; of one with mounts of its own it does not.
+  // In an srun of that batch job the list continues, unless the srun has mounts of its own.
   CHECK(without_beaten(latest, find, &node) == whole);
   send_beside(whole, latest);
   CHECK(::getenv("SLURM_SPANK_SCONTAINER_MOUNTS") == std::string("/a,/b,/c"));
@@ -85,8 +104,7 @@ TEST_CASE("a list that Slurm cuts to its last value is whole on the node") {
         Given{given("container-mounts", "/d")});
 }
 
-TEST_CASE(
-    "what the command line has beaten does not count on the node either, though Slurm sends it") {
+TEST_CASE("option_overridden_by_command_line_is_ignored_on_node") {
   const Given handed_over{given("container-readonly"), given("container-writable")};
   send_beside(what_counts(handed_over, {{slurm("readonly"), "(null)"}}), handed_over);
   REQUIRE(::getenv("SLURM_SPANK_SCONTAINER_BEATEN") != nullptr);
@@ -96,7 +114,7 @@ TEST_CASE(
   CHECK(::getenv("SLURM_SPANK_SCONTAINER_BEATEN") == nullptr);
 }
 
-TEST_CASE("a line of pyxis in plugstack.conf is understood") {
+TEST_CASE("plugstack_conf_pyxis_arguments_are_parsed") {
   const std::vector<std::string> words{
       "runtime_path=/run/pyxis", "execute_entrypoint=1", "container_scope=job", "sbatch_support=no",
       "use_enroot_load=0",       "importer=/opt/get",    "use_squashfuse=1",    "slurm=y"};
@@ -107,7 +125,7 @@ TEST_CASE("a line of pyxis in plugstack.conf is understood") {
                                                   "importer=/opt/get", "slurm=true"});
 }
 
-TEST_CASE("what plugstack.conf cannot say is refused with the word") {
+TEST_CASE("plugstack_conf_unknown_argument_is_refused") {
   for (const std::string word :
        {"messages=loud", "container_scope=", "execute_entrypoint=TRUE", "runtimepath=/x",
         "nonsense", "=", "", "messages=own|pyxis", "messages=|"}) {
@@ -117,7 +135,19 @@ TEST_CASE("what plugstack.conf cannot say is refused with the word") {
   }
 }
 
-TEST_CASE("Slurm's own --container is found on a command line, and only there") {
+TEST_CASE("switch_with_value_is_found_before_the_command") {
+  using namespace std::string_literals;
+  CHECK(switch_before("srun\0--container-image=x\0--container-writable\0true\0"s, "true") ==
+        "container-writable");
+  CHECK(switch_before("srun\0--no-container-mount-home\0no\0sh\0"s, "no") ==
+        "no-container-mount-home");
+  CHECK(switch_before("srun\0--container-writable\0-n1\0true\0"s, "true").empty());
+  CHECK(switch_before("srun\0--container-image\0true\0"s, "true").empty());
+  CHECK(switch_before("srun\0--overcommit\0true\0"s, "true").empty());
+  CHECK(hint_about_switch_value(0, nullptr).empty());
+}
+
+TEST_CASE("oci_option_of_slurm_is_found_on_command_line") {
   using namespace std::string_literals;
   CHECK(oci_option_in("srun\0--container=ubuntu\0true\0"s) == "ubuntu");
   CHECK(oci_option_in("srun\0-N\0002\0--container\0ubuntu\0true\0"s) == "ubuntu");

@@ -1,6 +1,6 @@
-// Labels of AppArmor and SELinux: what is written where, in a directory that stands for /proc/self.
+// Labels of AppArmor and SELinux: files and values written in a directory that replaces /proc/self.
 
-#include "task/exec_label.hpp"
+#include "task/security.hpp"
 
 #include <fcntl.h>
 
@@ -10,7 +10,7 @@
 #include <iterator>
 
 #include "base/unique_fd.hpp"
-#include "unit/test.hpp"
+#include "unit/catch2_compat.hpp"
 
 using namespace spc;
 namespace fs = std::filesystem;
@@ -40,7 +40,7 @@ struct FakeRoot {
 
 }  // namespace
 
-TEST_CASE("a fake node's modules are known by what its kernel shows") {
+TEST_CASE("security_module_of_fake_node_is_detected") {
   const FakeRoot root;
   CHECK_FALSE(has_security_module(SecurityModule::apparmor, root.path));
   CHECK_FALSE(has_security_module(SecurityModule::selinux, root.path));
@@ -52,7 +52,7 @@ TEST_CASE("a fake node's modules are known by what its kernel shows") {
   CHECK(has_security_module(SecurityModule::selinux, root.path));
 }
 
-TEST_CASE("a label is written to the fake file of its module") {
+TEST_CASE("exec_label_is_written_to_fake_file") {
   const FakeRoot self;
   self.put("attr/exec");
   REQUIRE(self.write(SecurityModule::selinux, "system_u:system_r:container_t:s0"));
@@ -67,7 +67,7 @@ TEST_CASE("a label is written to the fake file of its module") {
   CHECK(self.text("attr/exec").empty());
 }
 
-TEST_CASE("a label that a fake file does not take, or through a link, is an error with its name") {
+TEST_CASE("exec_label_refused_or_through_link_is_an_error") {
   const FakeRoot self;
   const auto missing = self.write(SecurityModule::apparmor, "jobs");
   REQUIRE_FALSE(missing);
@@ -78,6 +78,6 @@ TEST_CASE("a label that a fake file does not take, or through a link, is an erro
   CHECK_FALSE(self.write(SecurityModule::selinux, "x"));
 }
 
-TEST_CASE("this kernel's own file refuses a profile that it does not know") {
+TEST_CASE("exec_label_unknown_to_kernel_is_refused") {
   CHECK_FALSE(set_exec_label(SecurityModule::apparmor, "no-such-profile-of-anybody"));
 }

@@ -1,7 +1,6 @@
-// Profiles of system calls as podman and docker write them: what the kernel then does, in a child
-// that has loaded them.
+// Seccomp profiles in the form of podman and docker: their effect in a child that has loaded them.
 
-#include "task/seccomp_profile.hpp"
+#include "task/security.hpp"
 
 #include <sys/prctl.h>
 #include <sys/syscall.h>
@@ -12,16 +11,18 @@
 #include <functional>
 #include <string>
 
-#include "unit/test.hpp"
+#include "unit/catch2_compat.hpp"
 
 using namespace spc;
 
 namespace {
 
-/// What `call` gives under the profile: the error number, 0 for success, -1 if a signal ended it.
+/// Returns the result of `call` under the profile: the error number, 0 for success, -1 if a signal
+/// ended it.
 int under(const std::string& profile, const std::function<long()>& call, bool capable = false) {
   const auto program = compile_seccomp_profile(profile, {.has_capabilities = capable});
-  REQUIRE_MESSAGE(program, (program ? "" : program.error().what()));
+  INFO((program ? "" : program.error().what()));
+  REQUIRE(program);
   const pid_t child = ::fork();
   if (child == 0) {
     ::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
@@ -52,7 +53,7 @@ constexpr char kDenied[] =
 
 }  // namespace
 
-TEST_CASE("an entry decides what its calls give, and no others") {
+TEST_CASE("seccomp_entry_applies_to_its_calls_only") {
   CHECK(under(profile_of(kDenied), group) == 61);
   CHECK(under(profile_of(kDenied), [] { return ::syscall(SYS_getppid); }) == 0);
   CHECK(under(profile_of(R"({"names": ["getpgid"], "action": "SCMP_ACT_ERRNO"})"), group) == EPERM);
@@ -62,21 +63,23 @@ TEST_CASE("an entry decides what its calls give, and no others") {
   CHECK(under(profile_of(R"({"names": ["getpgid"], "action": "SCMP_ACT_LOG"})"), group) == 0);
 }
 
-TEST_CASE("what is not named gets the default, with its own error number") {
-  // What sanitizers do at the end of a process, too.
+TEST_CASE("seccomp_unlisted_call_gets_default_errno") {
+  // Includes the calls of sanitizers at process exit.
   const std::string allowed =
-      R"({"names": ["exit_group", "futex", "gettid", "getpid", "madvise", "mmap", "munmap", "mprotect", "prctl",
-    "rt_sigaction", "rt_sigprocmask", "sched_yield", "sigaltstack", "write"], "action": "SCMP_ACT_ALLOW"})";
+      R"({"names": ["exit_group", "futex", "gettid", "getpid", "madvise", "mmap", "munmap",
+    "mprotect", "prctl", "rt_sigaction", "rt_sigprocmask", "sched_yield", "sigaltstack", "write"],
+    "action": "SCMP_ACT_ALLOW"})";
   CHECK(
       under(
           profile_of(
               allowed,
-              R"("defaultAction": "SCMP_ACT_ERRNO", "defaultErrnoRet": 38, "defaultErrno": "ENOSYS")"),
+              R"("defaultAction": "SCMP_ACT_ERRNO", "defaultErrnoRet": 38, )"
+              R"("defaultErrno": "ENOSYS")"),
           group) == ENOSYS);
   CHECK(under(profile_of(allowed, R"("defaultAction": "SCMP_ACT_ERRNO")"), group) == EPERM);
 }
 
-TEST_CASE("conditions on one argument are alternatives, on several they all count") {
+TEST_CASE("seccomp_conditions_combine_within_and_across_arguments") {
   const auto entry = [](const std::string& conditions) {
     return profile_of(
         R"({"names": ["getpgid"], "action": "SCMP_ACT_ERRNO", "errnoRet": 61, "args": [)" +
@@ -95,7 +98,7 @@ TEST_CASE("conditions on one argument are alternatives, on several they all coun
   CHECK(under(entry(zero + "," + other), [] { return ::syscall(SYS_getpgid, 0, 5); }) == 61);
 }
 
-TEST_CASE("entries for capabilities, machines and kernels count where they hold") {
+TEST_CASE("seccomp_entries_are_filtered_by_capability_and_kernel") {
   const auto with = [](const std::string& filter) {
     return profile_of(R"({"names": ["getpgid"], "action": "SCMP_ACT_ERRNO", "errnoRet": 61, )" +
                       filter + "}");
@@ -119,14 +122,15 @@ TEST_CASE("entries for capabilities, machines and kernels count where they hold"
   CHECK(under(with(R"("excludes": {"minKernel": "4.8"})"), group) == 0);
 }
 
-TEST_CASE("machines and their other ABIs are named as podman or as the OCI names them") {
+TEST_CASE("seccomp_architectures_have_podman_and_oci_names") {
   const std::string head = R"("defaultAction": "SCMP_ACT_ALLOW", "flags": [], )";
   CHECK(
       under(
           profile_of(
               kDenied,
               head +
-                  R"("architectures": ["SCMP_ARCH_X86_64", "SCMP_ARCH_X86", "SCMP_ARCH_X86", "SCMP_ARCH_S390X"])"),
+                  R"("architectures": ["SCMP_ARCH_X86_64", "SCMP_ARCH_X86", "SCMP_ARCH_X86", )"
+                  R"("SCMP_ARCH_S390X"])"),
           group) == 61);
   CHECK(under(profile_of(kDenied, head + R"("archMap": [
     {"architecture": "SCMP_ARCH_X86_64", "subArchitectures": ["SCMP_ARCH_X86", "SCMP_ARCH_X32"]},
@@ -135,7 +139,7 @@ TEST_CASE("machines and their other ABIs are named as podman or as the OCI names
               group) == 61);
 }
 
-TEST_CASE("a profile that cannot be kept is refused, by the place of what is wrong") {
+TEST_CASE("seccomp_unsupported_profile_is_refused_with_path") {
   CHECK(why_not("[]") == "is not a JSON object");
   CHECK(why_not("{}") == "defaultAction: \"\" is not supported");
   CHECK(why_not(profile_of("", R"("defaultAction": "SCMP_ACT_NOTIFY")")) ==
@@ -147,7 +151,8 @@ TEST_CASE("a profile that cannot be kept is refused, by the place of what is wro
       "syscalls[0].errnoRet: is not an error number");
   CHECK(
       why_not(profile_of(
-          R"({"names": ["read"], "action": "SCMP_ACT_LOG", "args": [{"index": 9, "op": "SCMP_CMP_EQ"}]})")) ==
+          R"({"names": ["read"], "action": "SCMP_ACT_LOG", "args": [{"index": 9, )"
+          R"("op": "SCMP_CMP_EQ"}]})")) ==
       "syscalls[0].args[0].index: is not 0 to 5");
   CHECK(why_not(profile_of(R"({"names": ["read"], "action": "SCMP_ACT_LOG", "include": {}})")) ==
         "syscalls[0].include: is unknown");

@@ -1,4 +1,4 @@
-// slurmstepd's side of a step: what it takes from processes of the user, and for how long it waits.
+// slurmstepd's side of a step: accepted messages from the user's processes, and its timeouts.
 
 #include "task/step_agent.hpp"
 
@@ -12,7 +12,7 @@
 
 #include "base/socket.hpp"
 #include "protocol/save.hpp"
-#include "unit/test.hpp"
+#include "unit/catch2_compat.hpp"
 
 using namespace spc;
 
@@ -24,8 +24,8 @@ int lowest_free() {
   return lowest;
 }
 
-/// A saver that is slurmstepd's child. Returns when it has said that it is here, with a descriptor
-/// that nobody wants.
+/// A saver that is a child of slurmstepd. Returns after it has reported its start with a
+/// superfluous descriptor.
 template <typename Life>
 pid_t start_saver(const StepChannel& channel, Life life) {
   const pid_t child = ::fork();
@@ -52,17 +52,18 @@ struct Heard {
 
 }  // namespace
 
-TEST_CASE("a step without a saver is finished at once") {
+TEST_CASE("step_without_saver_finishes_at_once") {
   auto channel = StepChannel::open().value();
-  CHECK(channel.finish(1, 0, [](const char*) {}));
+  CHECK(channel.finish(1, 0, 0, [](const char*) {}));
 }
 
-TEST_CASE("what the saver says is passed on until it is done, and no descriptor of it is taken") {
+TEST_CASE("step_saver_messages_are_forwarded_without_descriptors") {
   auto channel = StepChannel::open().value();
   const int before = lowest_free();
   const pid_t child = start_saver(channel, [&] {
     SaveMessage message;
-    if (!receive_struct(channel.save.get(), message) || message.tasks != 3 || message.killed != 1)
+    if (!receive_struct(channel.save.get(), message) || message.tasks != 3 || message.killed != 1 ||
+        message.failed != 2)
       ::_exit(1);
     const int unwanted[] = {0, 0};
     SaveMessage line{.kind = SaveMessageKind::progress};
@@ -74,24 +75,24 @@ TEST_CASE("what the saver says is passed on until it is done, and no descriptor 
     ::pause();
   });
   Heard heard;
-  CHECK(channel.finish(3, 1, heard.take()));
+  CHECK(channel.finish(3, 1, 2, heard.take()));
   CHECK(heard.lines == std::vector<std::string>{"half", "all"});
   ::kill(child, SIGKILL);
   ::waitpid(child, nullptr, 0);
   CHECK(lowest_free() <= before);
 }
 
-TEST_CASE("a saver that is gone is not waited for, whoever holds its socket") {
+TEST_CASE("step_saver_gone_is_not_waited_for") {
   auto channel = StepChannel::open().value();
-  SUBCASE("it ends meanwhile") {
+  SECTION("it ends meanwhile") {
     start_saver(channel, [] { ::usleep(100'000); });
-    CHECK(channel.finish(1, 0, [](const char*) {}).error().message().find("exited unexpectedly") !=
+    CHECK(channel.finish(1, 0, 0, [](const char*) {}).error().message().find("exited unexpectedly") !=
           std::string::npos);
   }
-  SUBCASE("it has been reaped already") {
+  SECTION("it has been reaped already") {
     const pid_t child = start_saver(channel, [] {});
     ::waitpid(child, nullptr, 0);
-    CHECK(channel.finish(1, 0, [](const char*) {}).error().message().find("exited unexpectedly") !=
+    CHECK(channel.finish(1, 0, 0, [](const char*) {}).error().message().find("exited unexpectedly") !=
           std::string::npos);
   }
   while (::waitpid(-1, nullptr, 0) > 0) {

@@ -1,13 +1,13 @@
-#include "base/net/listener.hpp"
+#include "base/listener.hpp"
 
 #include <arpa/inet.h>
 #include <sys/socket.h>
 
-#include "unit/test.hpp"
+#include "unit/catch2_compat.hpp"
 
 using namespace spc;
 
-TEST_CASE("a range of ports is two numbers that need no privilege") {
+TEST_CASE("port_range_is_two_unprivileged_numbers") {
   CHECK(PortRange::parse("") == PortRange());
   CHECK(PortRange::parse("1024-65535") == PortRange{1024, 65535});
   CHECK(PortRange::parse("7000-7000") == PortRange{7000, 7000});
@@ -18,7 +18,7 @@ TEST_CASE("a range of ports is two numbers that need no privilege") {
   }
 }
 
-TEST_CASE("a listener takes a port of its range, and says which") {
+TEST_CASE("listener_binds_port_of_its_range") {
   const auto any = Listener::open({});
   REQUIRE(any);
   CHECK(any->port >= 1024);
@@ -29,7 +29,7 @@ TEST_CASE("a listener takes a port of its range, and says which") {
                                        " is free");
 }
 
-TEST_CASE("listener binds the given address only") {
+TEST_CASE("listener_binds_given_address_only") {
   const ListenAddress one{0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 127, 0, 0, 1};
   const auto here = Listener::open({}, one);
   REQUIRE(here);

@@ -3,11 +3,11 @@
 #include <unistd.h>
 
 #include "base/process/child.hpp"
-#include "unit/test.hpp"
+#include "unit/catch2_compat.hpp"
 
 using namespace spc;
 
-TEST_CASE("a process that is executed again and again has variables at any moment") {
+TEST_CASE("process_environment_is_readable_during_exec") {
   const std::string script = "exec sh -c \"$AGAIN\"";
   Program program{.path = "/bin/sh", .arguments = {"sh", "-c", script}, .descriptors = {}};
   program.environment = {"AGAIN=" + script};
@@ -23,7 +23,7 @@ TEST_CASE("a process that is executed again and again has variables at any momen
   child->kill();
 }
 
-TEST_CASE("a process without variables is known at once, and so is one that is not there") {
+TEST_CASE("process_environment_empty_or_gone_is_known_at_once") {
   Program program{.path = "/bin/sleep", .arguments = {"sleep", "100"}, .descriptors = {}};
   program.environment = std::vector<std::string>();
   auto child = Child::start(program);

@@ -7,12 +7,12 @@
 #include <cerrno>
 #include <string>
 
-#include "base/process/seccomp_filter.hpp"
-#include "unit/test.hpp"
+#include "base/process/sandbox.hpp"
+#include "unit/catch2_compat.hpp"
 
 using namespace spc;
 
-TEST_CASE("the version of a kernel is what its release begins with") {
+TEST_CASE("kernel_version_is_prefix_of_release") {
   CHECK((kernel_version("6.1.0-28-amd64") == KernelVersion{6, 1}));
   CHECK((kernel_version("6.12.9+bpo-amd64") > kMapsSquashfs));
   CHECK((kernel_version("5.14.0-503.el9.x86_64") < kMapsSquashfs));
@@ -22,7 +22,7 @@ TEST_CASE("the version of a kernel is what its release begins with") {
   CHECK((running_kernel() > KernelVersion{3, 0}));
 }
 
-TEST_CASE("a kernel without mount_setattr is named, and what is needed") {
+TEST_CASE("kernel_without_mount_setattr_is_refused_with_hint") {
   CHECK(check_kernel());
   const pid_t child = ::fork();
   if (child == 0) {

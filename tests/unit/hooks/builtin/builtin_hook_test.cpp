@@ -1,19 +1,17 @@
-// The built-in hooks as programs of their own: the same as in the process. SPC_BUILTIN_HOOK is the
-// program.
+// Built-in hooks as separate programs behave as in the process. SPC_BUILTIN_HOOK is the program.
 
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include "hooks/builtin/builtin_hooks.hpp"
-#include "hooks/json/context.hpp"
-#include "hooks/json/edits.hpp"
-#include "unit/test.hpp"
+#include "hooks/hook_json.hpp"
+#include "unit/catch2_compat.hpp"
 
 using namespace spc;
 
 namespace {
 
-/// Standard output of the hook's program, given this on standard input.
+/// Returns the standard output of the hook's program for this standard input.
 std::string say(const char* hook, const std::string& input) {
   int in[2], out[2];
   REQUIRE(::pipe(in) == 0);
@@ -63,7 +61,7 @@ HookContext some_context() {
 
 }  // namespace
 
-TEST_CASE("a built-in hook says the same as a program of its own as in the process") {
+TEST_CASE("builtin_hook_program_and_function_return_same_edits") {
   for (const Hook* hook : builtin_hooks()) {
     INFO(hook->name);
     HookCall call;
@@ -73,11 +71,11 @@ TEST_CASE("a built-in hook says the same as a program of its own as in the proce
     Edits edits;
     if (wanted && hook->prepare != nullptr) {
       auto prepared = hook->prepare(call.context);
-      if (!prepared) continue;  // refuses this context
+      if (!prepared) continue;  // it refuses this context
       edits = *std::move(prepared);
     }
     Edits visible = edits;
-    visible.found = nullptr;  // nobody outside of the process has it
+    visible.found = nullptr;  // only the process itself has this member
     CHECK(edits_from_json(say(hook->name, context_to_json(call))).value() == visible);
 
     call.stage = "create";

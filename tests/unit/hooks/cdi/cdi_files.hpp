@@ -10,7 +10,7 @@
 
 namespace spc {
 
-/// A file below tests/unit/cdi.
+/// Returns the content of a file below tests/unit/cdi.
 inline std::string cdi_text(const std::string& name) {
   std::ifstream file(std::string(SPC_CDI_FILES "/") + name, std::ios::binary);
   std::stringstream text;
@@ -18,7 +18,7 @@ inline std::string cdi_text(const std::string& name) {
   return text.str();
 }
 
-/// A host's root for a test, which goes with this object.
+/// A temporary root of a host, removed by the destructor.
 class FakeHost {
  public:
   FakeHost() {
@@ -40,7 +40,7 @@ class FakeHost {
     std::ofstream(root_ + path, std::ios::binary) << text;
     ::chmod((root_ + path).c_str(), mode);
   }
-  /// What stands for a device node: only that it is there matters.
+  /// Creates a placeholder for a device node; only its existence matters.
   void touch(const std::string& path) const { write(path, ""); }
 
  private:

@@ -3,7 +3,7 @@
 #include "cdi_files.hpp"
 #include "hooks/cdi/names.hpp"
 #include "hooks/cdi/spec.hpp"
-#include "unit/test.hpp"
+#include "unit/catch2_compat.hpp"
 
 using namespace spc;
 
@@ -28,7 +28,7 @@ Json list(Json::Array elements) { return Json::array(std::move(elements)); }
 
 }  // namespace
 
-TEST_CASE("names of CDI devices are VENDOR/CLASS=NAME") {
+TEST_CASE("cdi_device_name_is_vendor_class_and_name") {
   for (const char* name : {"nvidia.com/gpu=0", "nvidia.com/gpu=GPU-5c7a", "nvidia.com/gpu=0:1",
                            "a/b=c", "v-1.x_y/c.d=all", "a/b=0000:03:00.0"}) {
     const auto parsed = CdiName::parse(name);
@@ -47,7 +47,7 @@ TEST_CASE("names of CDI devices are VENDOR/CLASS=NAME") {
   CHECK_FALSE(CdiName::parse("v/c=" + std::string(300, 'a')));
 }
 
-TEST_CASE("files as vendors write them are accepted") {
+TEST_CASE("cdi_vendor_files_are_accepted") {
   for (const std::string& name : files_in("vendors")) {
     INFO(name);
     CHECK(said(parse_cdi_spec(cdi_text("vendors/" + name))) == "accepted");
@@ -59,7 +59,8 @@ TEST_CASE("files as vendors write them are accepted") {
   CHECK(files_in("vendors").size() == 6);
 }
 
-TEST_CASE("files that are wrong are refused for what is wrong with them") {
+// outcome 220 refused: a CDI file that is malformed, huge, has a shell or mounts of /, or is not root's
+TEST_CASE("cdi_wrong_files_are_refused_with_reason") {
   std::istringstream table(cdi_text("refused/why.txt"));
   std::set<std::string> told;
   for (std::string line; std::getline(table, line);) {
@@ -74,7 +75,8 @@ TEST_CASE("files that are wrong are refused for what is wrong with them") {
   CHECK(told == files_in("refused"));
 }
 
-TEST_CASE("what is too large is refused before it is read") {
+// outcome 220 refused: a CDI file that is malformed, huge, has a shell or mounts of /, or is not root's
+TEST_CASE("cdi_oversized_file_is_refused_before_parsing") {
   CHECK(said(parse_cdi_spec(std::string((1 << 20) + 1, ' '))).find("larger than 1 MiB") !=
         std::string::npos);
   std::string many = "cdiVersion: 0.5.0\nkind: v.com/c\ndevices:\n";
@@ -83,7 +85,7 @@ TEST_CASE("what is too large is refused before it is read") {
   std::string json = R"({"cdiVersion":"0.5.0","devices":[0)";
   for (int i = 0; i < 100'001; ++i) json += ",0";
   CHECK(said(parse_cdi_spec(json + "]}")).find("more than 100000 values") != std::string::npos);
-  // A hundred thousand levels must not end the process by its stack.
+  // A hundred thousand levels must not overflow the stack.
   CHECK(said(parse_cdi_spec("{\"a\":" + std::string(100'000, '[')))
             .find("is nested more than 16 levels deep") != std::string::npos);
   std::string dashes;
@@ -92,7 +94,7 @@ TEST_CASE("what is too large is refused before it is read") {
         std::string::npos);
 }
 
-TEST_CASE("a file of nvidia-ctk says what it says") {
+TEST_CASE("cdi_file_of_nvidia_ctk_is_parsed") {
   const auto spec = parse_cdi_spec(cdi_text("vendors/fake-nvidia.yaml"));
   REQUIRE(spec);
   CHECK(spec->kind == "nvidia.com/gpu");
@@ -114,7 +116,7 @@ TEST_CASE("a file of nvidia-ctk says what it says") {
   CHECK(spec->edits.hooks.size() == 4);
 }
 
-TEST_CASE("the same file in JSON and in YAML is the same") {
+TEST_CASE("cdi_file_in_json_and_yaml_is_equal") {
   const auto yaml_spec = parse_cdi_document(cdi_text("vendors/fake-nvidia.yaml"));
   REQUIRE(yaml_spec);
   CHECK(yaml_spec->from_yaml);
@@ -124,7 +126,7 @@ TEST_CASE("the same file in JSON and in YAML is the same") {
   CHECK(json_spec->tree == yaml_spec->tree);
 }
 
-TEST_CASE("YAML is read as Go's reader does for these files") {
+TEST_CASE("cdi_yaml_scalars_follow_go_rules") {
   CHECK(yaml("a: 1\nb: 010\nc: 0x1F\nd: 0o17\ne: -5\nf: 1.0\ng: 08\nh: true\ni: ~\nj: null\nk: "
              "+3\nl: 1_0\nm: 0.5.0\n") == Json{{"a", 1},
                                                {"b", 8},
@@ -157,7 +159,7 @@ TEST_CASE("YAML is read as Go's reader does for these files") {
                                                             {"f", ""}});
 }
 
-TEST_CASE("YAML that is not one tree of texts, or no text at all, is refused") {
+TEST_CASE("cdi_yaml_not_a_tree_of_texts_is_refused") {
   using namespace std::string_literals;
   for (const std::string& text :
        {"a: \0"s, "\xef\xbb\xbf? [a]\n: b"s, "a: \xc0\x80"s, "a: [b"s, "a: {"s, "a: 'b"s,
@@ -172,7 +174,7 @@ TEST_CASE("YAML that is not one tree of texts, or no text at all, is refused") {
       std::string::npos);
 }
 
-TEST_CASE("a map of many keys does not take long") {
+TEST_CASE("cdi_yaml_map_with_many_keys_is_fast") {
   std::string text = "a:\n";
   for (int i = 0; i < 49'000; ++i) text += "  k" + std::to_string(i) + ":\n";
   CHECK(yaml(text).find("a")->size() == 49'000);

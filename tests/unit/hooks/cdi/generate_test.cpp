@@ -3,10 +3,9 @@
 #include "cdi_files.hpp"
 #include "hooks/cdi/cdi.hpp"
 #include "hooks/cdi/generate.hpp"
-#include "hooks/cdi/write.hpp"
 #include "hooks/gpu/gpu_hooks.hpp"
+#include "unit/catch2_compat.hpp"
 #include "unit/hooks/fake_driver.hpp"
-#include "unit/test.hpp"
 
 using namespace spc;
 
@@ -21,7 +20,7 @@ NvidiaLibrary driver_library(const std::string& directory, const std::string& fi
           .uses = for_compute};
 }
 
-/// Two GPUs, the second one divided.
+/// Returns a driver with two GPUs, the second with MIG instances.
 NvidiaDriver fake_driver(const std::string& root = "") {
   NvidiaDriver driver;
   driver.version = driver.library_version = "575.57.08";
@@ -60,7 +59,7 @@ NvidiaDriver fake_driver(const std::string& root = "") {
   return driver;
 }
 
-/// What a container gets, as lines that can be compared.
+/// Returns the container's edits as comparable lines.
 std::set<std::string> edits_as_lines(const Hook& hook, const HookContext& context) {
   auto edits = hook.prepare(context);
   INFO((edits ? "" : edits.error().message()));
@@ -96,7 +95,7 @@ void must_be_same(const CdiSpec& a, const CdiSpec& b) {
 
 }  // namespace
 
-TEST_CASE("what is written is read as the same, in JSON and in YAML") {
+TEST_CASE("cdi_generated_spec_survives_json_and_yaml") {
   std::vector<std::string> files{"accepted/octal-mode.yaml", "accepted/comments.yaml",
                                  "accepted/zero-gid.json", "accepted/keys-in-quotes.yaml"};
   for (const auto& entry : std::filesystem::directory_iterator(SPC_CDI_FILES "/vendors"))
@@ -115,7 +114,7 @@ TEST_CASE("what is written is read as the same, in JSON and in YAML") {
   }
 }
 
-TEST_CASE("texts that YAML would take for something else are written in quotes") {
+TEST_CASE("cdi_generated_yaml_quotes_ambiguous_texts") {
   CdiSpec spec{.version = "0.6.0", .kind = "v.com/c", .devices = {}, .edits = {}};
   for (const char* text : {"=x",
                            " ",
@@ -165,7 +164,7 @@ TEST_CASE("texts that YAML would take for something else are written in quotes")
   must_be_same(spec, *again);
 }
 
-TEST_CASE("a generated file has a fake node's GPUs, their parts, files and hooks") {
+TEST_CASE("cdi_generated_file_covers_fake_gpus_and_mig_parts") {
   const CdiSpec spec = nvidia_cdi_spec(fake_driver(), "");
   const auto again = parse_cdi_spec(cdi_to_yaml(spec));
   REQUIRE(again);
@@ -177,7 +176,7 @@ TEST_CASE("a generated file has a fake node's GPUs, their parts, files and hooks
   CHECK(cdi_to_yaml(spec) == cdi_text("generated.txt"));
 }
 
-TEST_CASE("a fake driver in a place of its own lies inside where programs look for it") {
+TEST_CASE("cdi_generated_paths_drop_fake_driver_root") {
   const CdiSpec spec = nvidia_cdi_spec(fake_driver("/opt/driver"), "/opt/driver/");
   CHECK(spec.edits.mounts[0].host_path ==
         "/opt/driver/usr/lib/x86_64-linux-gnu/libcuda.so.575.57.08");
@@ -187,13 +186,13 @@ TEST_CASE("a fake driver in a place of its own lies inside where programs look f
             .container_path.starts_with("/opt/driver/usr/lib"));
 }
 
-TEST_CASE("a node without GPUs gives a file without devices") {
+TEST_CASE("cdi_generated_file_without_gpus_has_no_devices") {
   const CdiSpec spec = nvidia_cdi_spec({}, "");
   CHECK(spec.devices.empty());
   CHECK(parse_cdi_spec(cdi_to_json(spec)));
 }
 
-TEST_CASE("a generated file gives a fake node's container what the native hook gives") {
+TEST_CASE("cdi_generated_file_equals_native_hook_on_fake_node") {
   const FakeNode node;
   node.kernel("575.57.08");
   node.libraries(kLibraries, "575.57.08");
@@ -219,7 +218,7 @@ TEST_CASE("a generated file gives a fake node's container what the native hook g
   CHECK(edits_as_lines(cdi_hook, context) == native);
   CHECK(edits_as_lines(nvidia_hook, context).empty());
 
-  // The driver's libcuda stays where the site or a GPU wants that.
+  // The driver's libcuda is used if the site or a GPU requires it.
   auto without_compat = native;
   CHECK(without_compat.erase("directory /usr/local/cuda/compat") == 1);
   context.settings.emplace("cuda_compat", "false");
@@ -232,15 +231,16 @@ TEST_CASE("a generated file gives a fake node's container what the native hook g
   REQUIRE(cdi_hook.create(context, *edits));
   CHECK(edits->notes.back() ==
         "libcuda 590.1.2 of the image is not used: NVIDIA GeForce RTX 4090 does not support it");
-  context.granted_devices->erase("/dev/nvidia0");  // it is another job's
+  context.granted_devices->erase("/dev/nvidia0");  // it belongs to another job
   CHECK(edits_as_lines(cdi_hook, context).contains("directory /usr/local/cuda/compat"));
   context.granted_devices->insert("/dev/nvidia0");
   node.file(information, "Model: \t NVIDIA H100\nDevice Minor: \t 0\n");
 
-  // Nobody constrains devices, and Slurm has given the second one.
+  // Devices are not constrained, and Slurm assigned the second GPU.
   context.job["SLURM_STEP_GPUS"] = "1";
   CHECK(edits_as_lines(cdi_hook, context) ==
-        native);  // which, nobody can say: minors run against the bus
+        // Without ConstrainDevices it is ambiguous: minors are in the reverse order of the bus.
+        native);
   context.settings.emplace("gpu_numbers", "pci");
   const auto one = edits_as_lines(cdi_hook, context);
   CHECK(one.contains("device /dev/nvidia0"));

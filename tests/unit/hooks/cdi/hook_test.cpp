@@ -2,7 +2,6 @@
 
 #include "cdi_files.hpp"
 #include "hooks/cdi/cdi.hpp"
-#include "hooks/cdi/inject.hpp"
 #include "unit/has.hpp"
 #include "unit/hooks/elf_maker.hpp"
 
@@ -20,7 +19,7 @@ HookContext context_on(const FakeHost& host, std::vector<std::string> devices) {
   return context;
 }
 
-/// Everything that vendors/fake-nvidia.yaml names, with two GPUs.
+/// Installs everything that vendors/fake-nvidia.yaml names, with two GPUs.
 void install_nvidia(const FakeHost& host) {
   host.write("/run/cdi/nvidia.yaml", cdi_text("vendors/fake-nvidia.yaml"));
   for (const char* node : {"/dev/nvidia0", "/dev/nvidia1", "/dev/nvidiactl", "/dev/nvidia-uvm",
@@ -50,7 +49,7 @@ std::string refusal_of(const HookContext& context) {
   return edits ? "accepted" : edits.error().message();
 }
 
-/// What comes of a file with these edits at its one device, v.com/c=x.
+/// Returns the refusal of a file with these edits for its only device, v.com/c=x.
 std::string refusal_of_edits(const std::string& edits, const std::vector<std::string>& files = {}) {
   const FakeHost host;
   host.write("/etc/cdi/v.json",
@@ -69,7 +68,7 @@ std::vector<std::string> paths(const std::vector<DeviceEdit>& devices) {
 
 }  // namespace
 
-TEST_CASE("a fake GPU comes with everything that nvidia-ctk's file says") {
+TEST_CASE("cdi_hook_fake_gpu_gets_edits_of_nvidia_ctk_file") {
   const FakeHost host;
   install_nvidia(host);
   auto context = context_on(host, {"nvidia.com/gpu=0"});
@@ -93,7 +92,7 @@ TEST_CASE("a fake GPU comes with everything that nvidia-ctk's file says") {
             {"libcuda.so.1", std::string(kVendorLibraries) + "libcuda.so.575.57.08", true},
             {"libnvidia-ml.so.1", std::string(kVendorLibraries) + "libnvidia-ml.so.575.57.08",
              true}});
-  // Links in /dev are the host's.
+  // Links in /dev are left to the host.
   CHECK(edits.symlinks ==
         std::vector<SymlinkEdit>{{std::string(kVendorLibraries) + "gbm/nvidia-drm_gbm.so",
                                   "../libnvidia-allocator.so.1"},
@@ -103,7 +102,7 @@ TEST_CASE("a fake GPU comes with everything that nvidia-ctk's file says") {
   CHECK(has(edits.notes, "nvidia.com/gpu=0 as /run/cdi/nvidia.yaml describes it"));
 }
 
-TEST_CASE("with prefer_cdi a step gets the fake GPUs that it may open, each once") {
+TEST_CASE("cdi_hook_prefer_cdi_gives_each_allowed_fake_gpu_once") {
   const FakeHost host;
   install_nvidia(host);
   auto context = context_on(host, {});
@@ -127,15 +126,15 @@ TEST_CASE("with prefer_cdi a step gets the fake GPUs that it may open, each once
   context.gpu.reset();
   context.settings.emplace("gpu", "off");
   CHECK_FALSE(cdi_serves_gpus(context));
-  context.devices = {"nvidia.com/gpu=all"};  // asked for by name they come in any case, and nobody
-                                             // else brings them
+  context.devices = {"nvidia.com/gpu=all"};  // requests by name are always served,
+                                             // and only by this hook
   CHECK(cdi_serves_gpus(context));
   CHECK(paths(prepared(context).devices).size() == 10);
   context.settings.emplace("hooks_off", "60-cdi");
   CHECK_FALSE(cdi_serves_gpus(context));
 }
 
-TEST_CASE("with prefer_cdi a node without a usable file for GPUs leaves them to others") {
+TEST_CASE("cdi_hook_prefer_cdi_without_file_yields_to_native_hook") {
   const FakeHost host;
   host.write("/etc/cdi/nvidia.yaml", "nonsense: [\n");
   host.touch("/dev/nvidia0");
@@ -147,7 +146,7 @@ TEST_CASE("with prefer_cdi a node without a usable file for GPUs leaves them to 
   CHECK(has(prepared(context).warnings, "/etc/cdi/nvidia.yaml"));
 }
 
-TEST_CASE("parts of a fake GPU that MIG has made are told apart by their nodes") {
+TEST_CASE("cdi_hook_fake_mig_parts_are_matched_by_nodes") {
   const FakeHost host;
   host.write("/etc/cdi/nvidia.yaml", cdi_text("vendors/fake-nvidia-mig.yaml"));
   for (const char* node : {"/dev/nvidia0", "/dev/nvidiactl", "/dev/nvidia-caps/nvidia-cap21",
@@ -175,7 +174,7 @@ TEST_CASE("parts of a fake GPU that MIG has made are told apart by their nodes")
   CHECK(both.denied_devices.empty());
 }
 
-TEST_CASE("fake devices of AMD, Intel, EFA and Slingshot come in") {
+TEST_CASE("cdi_hook_fake_amd_intel_efa_and_slingshot_are_given") {
   const FakeHost host;
   for (const char* name : {"fake-amd.json", "fake-intel.yaml", "fake-efa.json", "fake-cxi.yaml"}) {
     host.write(std::string("/etc/cdi/") + name, cdi_text(std::string("vendors/") + name));
@@ -204,7 +203,7 @@ TEST_CASE("fake devices of AMD, Intel, EFA and Slingshot come in") {
                              {"libfabric.so.1", "/opt/cray/libfabric/lib64/libfabric.so.1", true}});
 }
 
-TEST_CASE("a device that Slurm has not given to the step is told") {
+TEST_CASE("cdi_hook_device_outside_allocation_is_reported") {
   const FakeHost host;
   install_nvidia(host);
   auto context = context_on(host, {"nvidia.com/gpu=1", "nvidia.com/gpu=all"});
@@ -215,7 +214,7 @@ TEST_CASE("a device that Slurm has not given to the step is told") {
             "(hint: request the device from Slurm, too: --gres or --gpus)"});
 }
 
-TEST_CASE("what would be more than a device is refused") {
+TEST_CASE("cdi_hook_edits_beyond_a_device_are_refused") {
   CHECK(refusal_of_edits(R"({"mounts":[{"hostPath":"/","containerPath":"/host"}]})")
             .find("of \"/\", which is not a single file or directory of the node (hint: the CDI "
                   "file /etc/cdi/v.json requests it)") != std::string::npos);
@@ -235,7 +234,8 @@ TEST_CASE("what would be more than a device is refused") {
             .find("is outside /dev") != std::string::npos);
   CHECK(
       refusal_of_edits(
-          R"({"hooks":[{"hookName":"createContainer","path":"/bin/sh","args":["sh","-c","rm -rf /"]}]})") ==
+          R"({"hooks":[{"hookName":"createContainer","path":"/bin/sh","args":["sh","-c",)"
+          R"("rm -rf /"]}]})") ==
       "hook \"/bin/sh\": a shell is not run for a device (hint: the CDI file /etc/cdi/v.json "
       "requests it)");
   CHECK(refusal_of_edits(R"({"hooks":[{"hookName":"startContainer","path":"/usr/bin/x"}]})")
@@ -243,7 +243,8 @@ TEST_CASE("what would be more than a device is refused") {
         std::string::npos);
   CHECK(
       refusal_of_edits(
-          R"({"hooks":[{"hookName":"createContainer","path":"/usr/bin/nvidia-cdi-hook","args":["nvidia-cdi-hook","create-symlinks","--link","a"]}]})")
+          R"({"hooks":[{"hookName":"createContainer","path":"/usr/bin/nvidia-cdi-hook",)"
+          R"("args":["nvidia-cdi-hook","create-symlinks","--link","a"]}]})")
           .find("is not TARGET::LINK") != std::string::npos);
   CHECK(refusal_of_edits(R"({"deviceNodes":[{"path":"/dev/new","hostPath":"/dev/old"}]})",
                          {"/dev/old"})
@@ -255,33 +256,40 @@ TEST_CASE("what would be more than a device is refused") {
             .find("network interface \"eth1\": interfaces are not moved") != std::string::npos);
 }
 
-TEST_CASE("a program of another vendor is left to the engine, which runs what is root's") {
+TEST_CASE("cdi_hook_vendor_program_is_left_to_the_engine") {
   const FakeHost host;
   host.write(
       "/etc/cdi/v.json",
-      R"({"cdiVersion":"0.5.0","kind":"v.com/c","devices":[{"name":"x","containerEdits":{"hooks":[{"hookName":"prestart",)"
-      R"("path":"/usr/bin/vendor-hook","args":["vendor-hook","a"],"env":["A=b"],"timeout":5}]}}]})");
+      R"({"cdiVersion":"0.5.0","kind":"v.com/c","devices":[{"name":"x",)"
+      R"("containerEdits":{"hooks":[{"hookName":"prestart",)"
+      R"("path":"/usr/bin/vendor-hook","args":["vendor-hook","a"],"env":["A=b"],)"
+      R"("timeout":5}]}}]})");
   const Edits edits = prepared(context_on(host, {"v.com/c=x"}));
   CHECK(edits.programs ==
         std::vector<ProgramEdit>{{"/usr/bin/vendor-hook", {"vendor-hook", "a"}, {"A=b"}, 5}});
 }
 
-TEST_CASE("a hook of a newer toolkit and the socket of a daemon that does not run are left out") {
+TEST_CASE("cdi_hook_unknown_hooks_and_absent_sockets_are_skipped") {
   const FakeHost host;
   host.write(
       "/etc/cdi/v.json",
-      R"({"cdiVersion":"0.5.0","kind":"v.com/c","devices":[{"name":"x","containerEdits":{"env":["A=b"],"mounts":[)"
-      R"({"hostPath":"/run/nvidia-persistenced/socket","containerPath":"/run/nvidia-persistenced/socket"},)"
+      R"({"cdiVersion":"0.5.0","kind":"v.com/c","devices":[{"name":"x",)"
+      R"("containerEdits":{"env":["A=b"],"mounts":[)"
+      R"({"hostPath":"/run/nvidia-persistenced/socket",)"
+      R"("containerPath":"/run/nvidia-persistenced/socket"},)"
       R"({"hostPath":"/tmp/nvidia-mps","containerPath":"/tmp/nvidia-mps"}],"hooks":[)"
-      R"({"hookName":"createContainer","path":"/usr/bin/nvidia-cdi-hook","args":["nvidia-cdi-hook","noop"]},)"
-      R"({"hookName":"createContainer","path":"/usr/bin/nvidia-cdi-hook","args":["nvidia-cdi-hook","brand-new","--x"]},)"
+      R"({"hookName":"createContainer","path":"/usr/bin/nvidia-cdi-hook",)"
+      R"("args":["nvidia-cdi-hook","noop"]},)"
+      R"({"hookName":"createContainer","path":"/usr/bin/nvidia-cdi-hook",)"
+      R"("args":["nvidia-cdi-hook","brand-new","--x"]},)"
       R"({"hookName":"createContainer","path":"/usr/bin/nvidia-cdi-hook","args":)"
-      R"(["nvidia-cdi-hook","create-symlinks","--brand-new","--link","a.so.1::/opt/a.so","--other=x"]}]}}]})");
+      R"(["nvidia-cdi-hook","create-symlinks","--brand-new","--link","a.so.1::/opt/a.so",)"
+      R"("--other=x"]}]}}]})");
   const Edits edits = prepared(context_on(host, {"v.com/c=x"}));
   CHECK(edits.mounts.empty());
   CHECK(edits.environment.set.at("A") == "b");
   CHECK(edits.symlinks ==
-        std::vector<SymlinkEdit>{{"/opt/a.so", "a.so.1"}});  // with flags that nobody knows yet
+        std::vector<SymlinkEdit>{{"/opt/a.so", "a.so.1"}});  // with unknown flags
   CHECK(edits.warnings ==
         std::vector<std::string>{
             "hook \"/usr/bin/nvidia-cdi-hook\": \"brand-new\" is unknown and left out"});
@@ -291,18 +299,19 @@ TEST_CASE("a hook of a newer toolkit and the socket of a daemon that does not ru
             .find("mount source") == 0);
 }
 
-TEST_CASE("what a CDI file names and the node does not have is refused with advice") {
+TEST_CASE("cdi_hook_missing_file_of_node_is_refused_with_hint") {
   const std::string advice =
       "(hint: the CDI file /etc/cdi/v.json names it; recreate it if the driver has changed)";
   CHECK(
       refusal_of_edits(
-          R"({"mounts":[{"hostPath":"/usr/lib/libgone.so","containerPath":"/usr/lib/libgone.so"}]})") ==
+          R"({"mounts":[{"hostPath":"/usr/lib/libgone.so",)"
+          R"("containerPath":"/usr/lib/libgone.so"}]})") ==
       "mount source \"/usr/lib/libgone.so\": no such file or directory " + advice);
   CHECK(refusal_of_edits(R"({"deviceNodes":[{"path":"/dev/gone"}]})") ==
         "device node \"/dev/gone\": no such file or directory " + advice);
 }
 
-TEST_CASE("mounts, nodes and files come in as their options say") {
+TEST_CASE("cdi_hook_mount_node_and_file_options_are_applied") {
   const FakeHost host;
   host.write("/etc/cdi/v.yaml",
              "cdiVersion: 0.7.0\nkind: v.com/c\ndevices:\n- name: x\n  containerEdits:\n    "
@@ -341,12 +350,13 @@ TEST_CASE("mounts, nodes and files come in as their options say") {
         "\"rules\":[{\"pattern\":[],\"profile\":\"_container_\"}]}\n");
 }
 
-TEST_CASE("a file that is left out is told where devices are asked for") {
+TEST_CASE("cdi_hook_skipped_file_is_reported_when_used") {
   const FakeHost host;
   host.write("/etc/cdi/bad.json", "{}");
   host.write(
       "/etc/cdi/v.json",
-      R"({"cdiVersion":"0.5.0","kind":"v.com/c","devices":[{"name":"x","containerEdits":{"env":["A=b=c"]}}]})");
+      R"({"cdiVersion":"0.5.0","kind":"v.com/c","devices":[{"name":"x",)"
+      R"("containerEdits":{"env":["A=b=c"]}}]})");
   const Edits edits = prepared(context_on(host, {"v.com/c=x"}));
   CHECK(edits.environment.set.at("A") == "b=c");
   CHECK(edits.warnings ==

@@ -3,7 +3,7 @@
 
 #include "cdi_files.hpp"
 #include "hooks/cdi/registry.hpp"
-#include "unit/test.hpp"
+#include "unit/catch2_compat.hpp"
 
 using namespace spc;
 
@@ -38,7 +38,7 @@ std::string found(const CdiRegistry& registry, const char* name) {
 
 }  // namespace
 
-TEST_CASE("devices are found in /etc/cdi and /run/cdi") {
+TEST_CASE("cdi_registry_reads_etc_and_run") {
   const FakeHost host;
   host.write("/etc/cdi/a.json", spec("v.com/c", {"x", "y"}));
   host.write("/run/cdi/b.yaml",
@@ -54,7 +54,7 @@ TEST_CASE("devices are found in /etc/cdi and /run/cdi") {
   CHECK(found(registry, "v.com/c=all") == "v.com/c=x@/etc/cdi/a.json v.com/c=y@/etc/cdi/a.json");
 }
 
-TEST_CASE("a node without CDI files has no devices and no problem") {
+TEST_CASE("cdi_registry_without_files_is_empty") {
   const FakeHost host;
   std::filesystem::remove_all(host.root() + "/etc");
   const auto registry = read(host);
@@ -66,7 +66,7 @@ TEST_CASE("a node without CDI files has no devices and no problem") {
         "vendor's tool, such as nvidia-ctk cdi generate)");
 }
 
-TEST_CASE("what is missing is refused with what there is") {
+TEST_CASE("cdi_registry_unknown_device_is_refused_with_list") {
   const FakeHost host;
   host.write("/etc/cdi/a.json", spec("v.com/c", {"x", "y"}));
   host.write("/etc/cdi/b.json", spec("v.com/d", {"z"}));
@@ -82,7 +82,7 @@ TEST_CASE("what is missing is refused with what there is") {
   CHECK(found(read(host), "m.com/c=q").ends_with("m.com/c=b1 and 2 more)"));
 }
 
-TEST_CASE("the later directory counts more, device by device") {
+TEST_CASE("cdi_registry_later_directory_wins_per_device") {
   const FakeHost host;
   host.write("/etc/cdi/a.json", spec("v.com/c", {"x", "y"}));
   host.write("/run/cdi/z.json", spec("v.com/c", {"x"}, "A=run"));
@@ -92,7 +92,7 @@ TEST_CASE("the later directory counts more, device by device") {
   CHECK(registry.devices_of("v.com/c").size() == 2);
 }
 
-TEST_CASE("two files of one directory that describe a device take it from each other") {
+TEST_CASE("cdi_registry_conflict_in_one_directory_drops_device") {
   const FakeHost host;
   host.write("/etc/cdi/a.json", spec("v.com/c", {"x", "y"}));
   host.write("/etc/cdi/b.json", spec("v.com/c", {"x"}));
@@ -103,12 +103,12 @@ TEST_CASE("two files of one directory that describe a device take it from each o
   CHECK(found(registry, "v.com/c=y") == "v.com/c=y@/etc/cdi/a.json");
   CHECK(names(registry.devices()) == "v.com/c=y");
   CHECK(found(registry, "v.com/c=all") == "v.com/c=y@/etc/cdi/a.json");
-  host.write("/run/cdi/c.json", spec("v.com/c", {"x"}));  // which settles it
+  host.write("/run/cdi/c.json", spec("v.com/c", {"x"}));  // removes the ambiguity
   registry = read(host);
   CHECK(found(registry, "v.com/c=x") == "v.com/c=x@/run/cdi/c.json");
 }
 
-TEST_CASE("/var/run/cdi is read once where it is /run/cdi, and also where it is not") {
+TEST_CASE("cdi_registry_var_run_is_read_once") {
   const FakeHost host;
   host.write("/run/cdi/a.json", spec("v.com/c", {"x"}));
   CHECK(names(read(host).devices()) == "v.com/c=x");
@@ -117,7 +117,7 @@ TEST_CASE("/var/run/cdi is read once where it is /run/cdi, and also where it is 
   CHECK(names(read(host).devices()) == "v.com/c=x v.com/c=y");
 }
 
-TEST_CASE("a bad file takes only its own devices away, and is named") {
+TEST_CASE("cdi_registry_bad_file_drops_only_its_devices") {
   const FakeHost host;
   host.write("/etc/cdi/a.json", "{");
   host.write("/etc/cdi/b.json", spec("v.com/c", {"x"}));
@@ -141,7 +141,7 @@ TEST_CASE("a bad file takes only its own devices away, and is named") {
         std::string::npos);
 }
 
-TEST_CASE("files and directories that others can write do not count") {
+TEST_CASE("cdi_registry_files_writable_by_others_are_ignored") {
   const FakeHost host;
   host.write("/etc/cdi/a.json", spec("v.com/c", {"x"}), 0664);
   host.write("/etc/cdi/b.json", spec("v.com/c", {"y"}), 0646);
@@ -150,7 +150,7 @@ TEST_CASE("files and directories that others can write do not count") {
   CHECK(names(registry.devices()) == "v.com/c=z");
   REQUIRE(registry.problems().size() == 2);
   CHECK(registry.problems()[0].ends_with(
-      "/etc/cdi/a.json\": is writable by others (hint: chmod go-w it)"));
+      "/etc/cdi/a.json\": is writable by others (hint: chmod go-w PATH)"));
   ::chmod((host.root() + "/etc").c_str(), 0777);
   registry = read(host);
   CHECK(registry.devices().empty());
@@ -158,8 +158,8 @@ TEST_CASE("files and directories that others can write do not count") {
   CHECK(registry.problems()[0].find("is writable by others") != std::string::npos);
 }
 
-TEST_CASE("a file of somebody else does not count") {
-  if (::geteuid() != 0) return;  // nobody else can give a file away
+TEST_CASE("cdi_registry_file_of_another_owner_is_ignored") {
+  if (::geteuid() != 0) return;  // only root can change a file's owner
   const FakeHost host;
   host.write("/etc/cdi/a.json", spec("v.com/c", {"x"}));
   REQUIRE(::chown((host.root() + "/etc/cdi/a.json").c_str(), 4711, 4711) == 0);
@@ -169,7 +169,7 @@ TEST_CASE("a file of somebody else does not count") {
   CHECK(registry.problems()[0].find("is not owned by root") != std::string::npos);
 }
 
-TEST_CASE("edits are put together in the order of the request, and a file's own once") {
+TEST_CASE("cdi_registry_edits_keep_request_order_and_file_edits_once") {
   const FakeHost host;
   host.write(
       "/etc/cdi/a.yaml",
@@ -190,8 +190,8 @@ TEST_CASE("edits are put together in the order of the request, and a file's own 
   const auto edits = cdi_edits_of({one, two, one});
   CHECK(edits.env == std::vector<std::string>{"FILE=a", "ONE=1", "SAME=1", "SAME=2"});
   REQUIRE(edits.mounts.size() == 2);
-  CHECK(edits.mounts[0].container_path == "/x");  // less deep, so first
-  CHECK(edits.mounts[1].host_path == "/h3");      // the later one counts
+  CHECK(edits.mounts[0].container_path == "/x");  // fewer components, therefore first
+  CHECK(edits.mounts[1].host_path == "/h3");      // the later one wins
   REQUIRE(edits.device_nodes.size() == 1);
   CHECK(edits.device_nodes[0].host_path == "/dev/m");
   CHECK(cdi_edits_of({two, one}).env ==

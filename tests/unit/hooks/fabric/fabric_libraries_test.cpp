@@ -1,14 +1,14 @@
-// fabric_libraries and fallback_libraries against an image, as its loader would decide. The
-// libraries are fake: they say what they need and define, and have no code.
+// fabric_libraries and fallback_libraries for an image, as its loader would select them. The
+// libraries are fake: they have dependencies and symbols, but no code.
 
-#include "hooks/fabric/libraries.hpp"
+#include "hooks/fabric/fabric.hpp"
 #include "unit/hooks/fabric/fabric_node.hpp"
 
 namespace {
 
 const std::string kOfFabric = "/usr/lib/spank-container/fabric/";
 
-/// A node with Slingshot and an image with NCCL, its plugin and glibc 2.31 on two nodes of a step.
+/// A node with Slingshot and an image with NCCL, its plugin and glibc 2.31, in a step of two nodes.
 struct LibraryNode : FabricNode {
   LibraryNode() {
     of_two_nodes();
@@ -27,7 +27,7 @@ struct LibraryNode : FabricNode {
     write("/opt/site/" + library.soname, library.bytes());
     context.settings.emplace(list, "/opt/site/" + library.soname);
   }
-  /// What Slingshot needs besides.
+  /// Adds the other libraries of Slingshot.
   void offer_cxi() {
     offer("fabric_libraries", {.soname = "libcxi.so.1", .needed = {"libc.so.6"}});
   }
@@ -51,7 +51,7 @@ using Names = std::vector<std::string>;
 
 }  // namespace
 
-TEST_CASE("a fake library that needs a newer C library than the image's is left out") {
+TEST_CASE("fabric_library_needing_newer_libc_is_skipped") {
   LibraryNode node;
   node.offer_cxi();
   node.offer("fabric_libraries", {.soname = "libfabric.so.1",
@@ -69,12 +69,12 @@ TEST_CASE("a fake library that needs a newer C library than the image's is left 
   node.context.settings.emplace("fabric", "require");
   CHECK(has(node.start(fabric_hook).refusal, "GLIBC_2.38"));
   node.context.settings.erase("fabric");
-  node.context.job["SLURM_STEP_NUM_TASKS"] = "1";  // nobody to talk to: explained only
+  node.context.job["SLURM_STEP_NUM_TASKS"] = "1";  // a single task has no peers: explained only
   CHECK(node.start(fabric_hook).warnings.empty());
   CHECK(has(node.start(fabric_hook).notes, "GLIBC_2.38"));
 }
 
-TEST_CASE("a fake library whose dependency is missing is left out, with what needs it") {
+TEST_CASE("fabric_library_with_missing_dependency_is_skipped") {
   LibraryNode node;
   node.offer("fabric_libraries",
              {.soname = "libfabric.so.1", .needed = {"libcxi.so.1", "libc.so.6"}});
@@ -91,7 +91,7 @@ TEST_CASE("a fake library whose dependency is missing is left out, with what nee
             "the node's libfabric.so.1 needs libcxi.so.1, which is left out: it is left out"));
 }
 
-TEST_CASE("a fake fallback is given only where the image has none and another needs it") {
+TEST_CASE("fabric_fallback_library_is_given_only_when_needed") {
   LibraryNode node;
   node.offer("fabric_libraries", {.soname = "libfabric.so.1",
                                   .needed = {"libcxi.so.1", "libjson-c.so.5", "libc.so.6"}});
@@ -106,13 +106,13 @@ TEST_CASE("a fake fallback is given only where the image has none and another ne
   CHECK(given(edits) == Names{"libfabric.so.1", "libcxi.so.1", "libnl-3.so.200"});
   CHECK(edits.libraries.front().before);
   CHECK_FALSE(edits.libraries.back().before);
-  // Not where LD_LIBRARY_PATH would let it win for all programs.
+  // Not in a directory where LD_LIBRARY_PATH would give it precedence in all programs.
   CHECK(mounted(edits) == Names{kOfFabric + "libfabric.so.1", kOfFabric + "libcxi.so.1",
                                 kOfFabric + "fallback/libnl-3.so.200"});
   CHECK(edits.environment.prepend.at("LD_LIBRARY_PATH") + "/" == kOfFabric);
 }
 
-TEST_CASE("a fake libfabric with which the image's own MPI would not start is left out") {
+TEST_CASE("fabric_libfabric_too_old_for_image_mpi_is_skipped") {
   LibraryNode node;
   node.offer_cxi();
   node.offer("fabric_libraries", {.soname = "libfabric.so.1",
@@ -124,7 +124,8 @@ TEST_CASE("a fake libfabric with which the image's own MPI would not start is le
                      .needed = {"libfabric.so.1"},
                      .version_needs = {{"libfabric.so.1", {"FABRIC_1.6"}}}});
   const auto harmless =
-      node.start(fabric_hook);  // its MPI does not need the newer one: another program might
+      // The image's MPI does not need the newer one, but another program might.
+      node.start(fabric_hook);
   CHECK(has(given(harmless), "libfabric.so.1"));
   CHECK(has(harmless.warnings,
             "the node's libfabric.so.1 is older than the image's: programs that need its "
@@ -140,7 +141,7 @@ TEST_CASE("a fake libfabric with which the image's own MPI would not start is le
             "is left out"));
 }
 
-TEST_CASE("fake libraries of UCX come as a whole, and not where the image's are newer") {
+TEST_CASE("fabric_ucx_libraries_are_given_together_or_not") {
   LibraryNode node;
   const MadeElf ucp{.soname = "libucp.so.0",
                     .needed = {"libucs.so.0", "libc.so.6"},
@@ -166,7 +167,7 @@ TEST_CASE("fake libraries of UCX come as a whole, and not where the image's are 
             "the node's libucs.so.0 goes with libucp.so.0, which is left out"));
 }
 
-TEST_CASE("a fake provider goes with the libibverbs of its private version only") {
+TEST_CASE("fabric_provider_needs_matching_private_libibverbs") {
   FabricNode node;
   node.of_two_nodes();
   node.two_adapters();
@@ -197,9 +198,7 @@ TEST_CASE("a fake provider goes with the libibverbs of its private version only"
   CHECK(edits.files.size() == 1);
 }
 
-TEST_CASE(
-    "a fake libibverbs of another release is left out where the image's MPI needs the image's "
-    "providers") {
+TEST_CASE("fabric_libibverbs_that_breaks_image_providers_is_skipped") {
   FabricNode node;
   node.of_two_nodes();
   node.two_adapters();
@@ -215,17 +214,17 @@ TEST_CASE(
   put({.soname = "libefa.so.1",
        .needed = {"libibverbs.so.1"},
        .version_needs = {{"libibverbs.so.1", {"IBVERBS_PRIVATE_44"}}}});
-  CHECK(given(node.start(fabric_hook)) == Names{"libibverbs.so.1"});  // nobody starts with it
+  CHECK(given(node.start(fabric_hook)) == Names{"libibverbs.so.1"});  // it is the only one at start
   CHECK_FALSE(has(node.start(fabric_hook).notes, "is older"));
   put({.soname = "libmpich.so.12", .needed = {"libfabric.so.1"}});
-  put({.soname = "libfabric.so.1", .needed = {"libefa.so.1"}});  // as Debian's
+  put({.soname = "libfabric.so.1", .needed = {"libefa.so.1"}});  // as in Debian
   CHECK(given(node.start(fabric_hook)).empty());
   CHECK(has(node.start(fabric_hook).notes,
             "the node's libibverbs.so.1 lacks IBVERBS_PRIVATE_44, which the image's libefa.so.1 "
             "needs: it is left out"));
 }
 
-TEST_CASE("an image without glibc keeps what it has") {
+TEST_CASE("fabric_image_without_glibc_keeps_its_libraries") {
   LibraryNode node;
   fs::remove(node.image / "lib64/ld-linux-x86-64.so.2");
   fs::remove(node.image / "usr/lib/libc.so.6");
@@ -238,25 +237,25 @@ TEST_CASE("an image without glibc keeps what it has") {
           "the node's libcxi.so.1 needs glibc, but the image's C library is musl: it is left out"));
 }
 
-TEST_CASE("a provider's configuration without its library is no provider") {
+TEST_CASE("fabric_provider_config_without_library_is_ignored") {
   FabricNode node;
   node.image_with_verbs();
   const Edits none;
-  CHECK(LibrariesInside(node.context, none).have_provider("mlx5"));  // where they lie is not known
+  CHECK(LibrariesInside(node.context, none).have_provider("mlx5"));  // their directory is unknown
   node.write_image("/usr/lib/libibverbs/libefa-rdmav34.so");
   CHECK_FALSE(LibrariesInside(node.context, none).have_provider("mlx5"));
   node.write_image("/usr/lib/libibverbs/libmlx5-rdmav34.so");
   CHECK(LibrariesInside(node.context, none).have_provider("mlx5"));
 }
 
-TEST_CASE("the site says which fake adapters are for steps") {
+TEST_CASE("fabric_devices_setting_limits_fake_adapters") {
   FabricNode node;
   node.of_two_nodes();
   node.two_adapters();
   node.context.settings.emplace("fabric_devices", "mlx5_[1-9]");
   auto edits = node.start(fabric_hook);
   CHECK(edits.denied_devices == Names{"/dev/infiniband/umad0", "/dev/infiniband/uverbs0"});
-  node.context.job["FABRIC_VISIBLE_DEVICES"] = "mlx5_0";  // a job cannot take it
+  node.context.job["FABRIC_VISIBLE_DEVICES"] = "mlx5_0";  // a job cannot remove it
   edits = node.start(fabric_hook);
   CHECK(edits.denied_devices.size() == 5);
   node.context.job.erase("FABRIC_VISIBLE_DEVICES");
@@ -269,8 +268,7 @@ TEST_CASE("the site says which fake adapters are for steps") {
             "TCP: fabric_devices of the site names none of the node's adapters"));
 }
 
-TEST_CASE(
-    "a fake Intel MPI is told of the node's libfabric, and its own providers are out of the way") {
+TEST_CASE("fabric_fake_intel_mpi_uses_node_libfabric") {
   LibraryNode node;
   node.offer_cxi();
   node.context.image["FI_PROVIDER_PATH"] = "/opt/intel/oneapi/mpi/latest/libfabric/lib/prov";
@@ -286,7 +284,7 @@ TEST_CASE(
   CHECK(told() == Edits::Environment());
 }
 
-TEST_CASE("nccl.conf as NCCL reads it: lists of plugins, and no blanks") {
+TEST_CASE("nccl_conf_plugin_lists_are_parsed_as_in_nccl") {
   FabricNode node;
   node.write("/etc/nccl.conf",
              "NCCL_NET_PLUGIN=/opt/a/libnccl-net.so,ofi,/opt/b/libnccl-net.so\nNCCL_RMA_PLUGIN=/"
@@ -301,7 +299,7 @@ TEST_CASE("nccl.conf as NCCL reads it: lists of plugins, and no blanks") {
             "/etc/nccl.conf)"));
 }
 
-TEST_CASE("a topology that the job names comes from the node, unless the image has it") {
+TEST_CASE("nccl_topology_of_job_comes_from_node_if_image_lacks_it") {
   FabricNode node;
   node.context.job["NCCL_TOPO_FILE"] = "/opt/microsoft/ndv5-topo.xml";
   CHECK(node.start(nccl_hook) == Edits());
@@ -311,7 +309,7 @@ TEST_CASE("a topology that the job names comes from the node, unless the image h
   CHECK(mounted(node.start(nccl_hook)).empty());
 }
 
-TEST_CASE("fake plugins that nccl.conf names are compared with the image, as NCCL will load them") {
+TEST_CASE("nccl_plugins_of_fake_node_are_checked_against_image") {
   LibraryNode node;
   node.write(
       "/etc/nccl.conf",
@@ -338,20 +336,21 @@ TEST_CASE("fake plugins that nccl.conf names are compared with the image, as NCC
   put({.soname = "libnccl-net-site.so", .needed = {"libfabric.so.1", "libc.so.6"}});
   CHECK(node.start(nccl_hook).warnings.size() == 1);
   node.offer("fabric_libraries",
-             {.soname = "libfabric.so.1", .needed = {"libc.so.6"}});  // 99-fabric gives it
+             {.soname = "libfabric.so.1", .needed = {"libc.so.6"}});  // provided by 99-fabric
   CHECK(node.start(nccl_hook).warnings.empty());
   CHECK_FALSE(has(node.start(nccl_hook).notes, "NCCL goes on without"));
   put({.soname = "libnccl-net-site.so", .needed = {"libnl-3.so.200"}});
   node.offer("fallback_libraries", {.soname = "libnl-3.so.200",
-                                    .needed = {"libc.so.6"}});  // for those of fabric_libraries
+                                    // For the libraries of fabric_libraries.
+                                    .needed = {"libc.so.6"}});
   CHECK(node.start(nccl_hook).warnings.size() == 1);
   put({.soname = "libnccl-net-site.so", .needed = {"libcudart.so.12"}});
-  node.context.job["SLURM_STEP_NUM_TASKS"] = "1";  // nobody to talk to: explained only
+  node.context.job["SLURM_STEP_NUM_TASKS"] = "1";  // a single task has no peers: explained only
   CHECK(node.start(nccl_hook).warnings.empty());
   CHECK(has(node.start(nccl_hook).notes, begins));
 }
 
-TEST_CASE("two fake libraries of one soname are refused, one library by two names is not") {
+TEST_CASE("fabric_libraries_with_equal_soname_are_refused") {
   LibraryNode node;
   node.offer_cxi();
   fs::create_symlink("libcxi.so.1", node.root / "opt/site/libcxi.so");
@@ -361,7 +360,7 @@ TEST_CASE("two fake libraries of one soname are refused, one library by two name
              MadeElf{.soname = "libcxi.so.1", .needed = {"libc.so.6"}}.bytes());
   node.context.settings.emplace(
       "fallback_libraries",
-      "/usr/lib64/libcxi.so.1");  // for images without, and where the other is not
+      "/usr/lib64/libcxi.so.1");  // for images without it, and nodes without the other path
   CHECK(node.start(fabric_hook).refusal.empty());
   node.context.settings.emplace("fabric_libraries", "/usr/lib64/libcxi.so.1");
   CHECK(node.start(fabric_hook).refusal ==

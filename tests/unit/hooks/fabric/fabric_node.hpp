@@ -13,7 +13,7 @@
 namespace fs = std::filesystem;
 using namespace spc;
 
-/// A node and an image that are directories.
+/// A node and an image, as directories.
 struct FabricNode {
   fs::path root, image;
   HookContext context;
@@ -46,14 +46,15 @@ struct FabricNode {
     write_to(image, path, text);
   }
 
-  /// As the kernel shows an adapter of a PCI device; `number` of its nodes, -1: without any.
+  /// Adds an adapter of a PCI device as the kernel shows it. `number`: of its device nodes; -1:
+  /// none.
   void add_adapter(const std::string& name, const std::string& module, const std::string& address,
                    int number) const {
     const std::string device = "/sys/devices/pci0000:00/" + address;
     write(device + "/vendor", "0x15b3\n");
     write("/sys/bus/pci/drivers/" + module + "/uevent");
     fs::create_symlink("../../../bus/pci/drivers/" + module, root / (device + "/driver").substr(1));
-    // rdma_port_get_link_layer() in the kernel: EFA's is unspecified
+    // rdma_port_get_link_layer() in the kernel: EFA's link layer is unspecified
     write("/sys/class/infiniband/" + name + "/ports/1/link_layer",
           module == "efa" ? "Unknown\n" : "InfiniBand\n");
     fs::create_symlink("../../../devices/pci0000:00/" + address,
@@ -70,7 +71,7 @@ struct FabricNode {
     add_adapter("mlx5_0", "mlx5_core", "0000:1b:00.0", 0);
     add_adapter("mlx5_1", "mlx5_core", "0000:3d:00.0", 1);
   }
-  /// What a Debian image with rdma-core and NCCL has.
+  /// Adds the libraries of a Debian image with rdma-core and NCCL.
   void image_with_verbs() const {
     write_image("/usr/lib/x86_64-linux-gnu/libibverbs.so.1");
     write_image("/usr/lib/aarch64-linux-gnu/libibverbs.so.1");
@@ -91,7 +92,7 @@ struct FabricNode {
   }
 };
 
-/// Without what depends on the limits of this machine.
+/// Removes lines that depend on this machine's limits.
 inline std::vector<std::string> but_for_limits(std::vector<std::string> warnings) {
   std::erase_if(warnings, [](const std::string& line) {
     return line.find("can be locked") != std::string::npos;

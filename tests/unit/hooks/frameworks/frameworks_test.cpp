@@ -4,15 +4,14 @@
 #include <set>
 
 #include "hooks/frameworks/frameworks.hpp"
-#include "hooks/frameworks/python_user_base.hpp"
-#include "hooks/step/host_list.hpp"
-#include "unit/test.hpp"
+#include "hooks/step/allocation.hpp"
+#include "unit/catch2_compat.hpp"
 
 using namespace spc;
 
 namespace {
 
-/// Task 5 of 6, the second of three on the second of two nodes.
+/// Returns the context of task 5 of 6: the second of three on the second of two nodes.
 HookContext task_of_step() {
   HookContext context;
   context.job = {{"SLURM_JOB_ID", "4540"},
@@ -32,7 +31,7 @@ Edits of_task(const HookContext& context) {
   return *frameworks_hook.task(context);
 }
 
-/// A context whose home is `home` of this machine.
+/// Returns a context whose home is `home` on this machine.
 HookContext with_home(const std::string& home) {
   HookContext context;
   context.environment = {{"HOME", home}};
@@ -45,7 +44,7 @@ HookContext with_home(const std::string& home) {
 
 }  // namespace
 
-TEST_CASE("the first host of a list is found as Slurm writes lists") {
+TEST_CASE("node_list_first_host_is_expanded_as_in_slurm") {
   CHECK(first_host("node1") == "node1");
   CHECK(first_host("node[01-04]") == "node01");
   CHECK(first_host("node[008-121,7]") == "node008");
@@ -57,7 +56,7 @@ TEST_CASE("the first host of a list is found as Slurm writes lists") {
     CHECK_FALSE(first_host(text));
 }
 
-TEST_CASE("the tasks of a node are counted as Slurm writes counts") {
+TEST_CASE("task_counts_per_node_are_expanded_as_in_slurm") {
   CHECK(tasks_on_node("2(x3),1", 0) == 2U);
   CHECK(tasks_on_node("2(x3),1", 2) == 2U);
   CHECK(tasks_on_node("2(x3),1", 3) == 1U);
@@ -66,7 +65,7 @@ TEST_CASE("the tasks of a node are counted as Slurm writes counts") {
   CHECK_FALSE(tasks_on_node("2(x3),1", 4));
 }
 
-TEST_CASE("a task of several knows its place") {
+TEST_CASE("frameworks_task_of_many_gets_rank_variables") {
   const auto variables = of_task(task_of_step()).environment.defaults;
   CHECK(variables ==
         std::map<std::string, std::string>{{"MASTER_ADDR", "gpu08"},
@@ -80,7 +79,7 @@ TEST_CASE("a task of several knows its place") {
   CHECK(of_task(task_of_step()).environment.set.empty());
 }
 
-TEST_CASE("a step of one task and the script of a batch job get nothing") {
+TEST_CASE("frameworks_single_task_and_batch_script_get_nothing") {
   auto alone = task_of_step();
   alone.job["SLURM_STEP_NUM_TASKS"] = "1";
   CHECK(of_task(alone) == Edits());
@@ -89,7 +88,7 @@ TEST_CASE("a step of one task and the script of a batch job get nothing") {
   CHECK(of_task(batch) == Edits());
 }
 
-TEST_CASE("a step that cannot be understood gets nothing") {
+TEST_CASE("frameworks_incomplete_step_gets_nothing") {
   for (const char* name :
        {"SLURM_STEP_NODELIST", "SLURM_STEP_NUM_TASKS", "SLURM_PROCID", "SLURM_NODEID"}) {
     auto context = task_of_step();
@@ -98,7 +97,7 @@ TEST_CASE("a step that cannot be understood gets nothing") {
   }
 }
 
-TEST_CASE("the ranks of a PyTorch image are Slurm's, as with pyxis") {
+TEST_CASE("frameworks_pytorch_ranks_come_from_slurm") {
   auto context = task_of_step();
   context.environment = {{"PYTORCH_VERSION", "2"}, {"RANK", "of the job"}};
   CHECK(of_task(context).environment.set ==
@@ -110,8 +109,7 @@ TEST_CASE("the ranks of a PyTorch image are Slurm's, as with pyxis") {
   CHECK(of_task(context) == Edits());
 }
 
-TEST_CASE(
-    "tasks of a PyTorch image that see one GPU each are told that LOCAL_RANK does not count it") {
+TEST_CASE("frameworks_pytorch_local_rank_with_one_gpu_each_warns") {
   HookContext context = task_of_step();
   context.environment["PYTORCH_VERSION"] = "2.9";
   context.job["SLURM_NODEID"] = "0";
@@ -126,14 +124,14 @@ TEST_CASE(
   CHECK_FALSE(warned());
   context.job["CUDA_VISIBLE_DEVICES"] = "0";
   CHECK(warned());
-  context.job["SLURM_LOCALID"] = "2";  // one of them tells it
+  context.job["SLURM_LOCALID"] = "2";  // only one of them reports it
   CHECK_FALSE(warned());
   context.job["SLURM_LOCALID"] = "1";
   context.environment.erase("PYTORCH_VERSION");
   CHECK_FALSE(warned());
 }
 
-TEST_CASE("threads of a PyTorch image are those of the task's CPUs") {
+TEST_CASE("frameworks_pytorch_threads_follow_task_cpus") {
   auto context = task_of_step();
   context.environment = {{"PYTORCH_VERSION", "2"}};
   CHECK(of_task(context).environment.defaults["OMP_NUM_THREADS"] == "1");
@@ -146,7 +144,7 @@ TEST_CASE("threads of a PyTorch image are those of the task's CPUs") {
   CHECK(of_task(context).environment.defaults.count("OMP_NUM_THREADS") == 0);
 }
 
-TEST_CASE("no two steps of a job share a port, and step 0 has that of enroot's hook") {
+TEST_CASE("frameworks_ports_differ_per_step_and_match_enroot") {
   CHECK(master_port(1, 0) == 61001);
   CHECK(master_port(4536, 0) == 61000);
   std::set<std::uint16_t> ports;
@@ -157,14 +155,14 @@ TEST_CASE("no two steps of a job share a port, and step 0 has that of enroot's h
   CHECK(master_port(4294967295U, 4294967295U) >= 61000);
 }
 
-TEST_CASE("frameworks can be turned off") {
+TEST_CASE("frameworks_setting_disables_the_hook") {
   HookContext context;
   CHECK(frameworks_hook.when(context));
   context.settings.emplace("frameworks", "false");
   CHECK_FALSE(frameworks_hook.when(context));
 }
 
-TEST_CASE("pip's directory belongs to the image") {
+TEST_CASE("python_user_base_depends_on_the_image") {
   const std::string digest =
       "sha256:0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
   CHECK(python_base_name(digest, "x") == "0123456789abcdef");
@@ -172,16 +170,17 @@ TEST_CASE("pip's directory belongs to the image") {
   CHECK(python_base_name("", "/a.sqsh").size() == 21);
 
   const auto edits =
-      *python_user_base_hook.task(with_home("/sys"));  // another file system than that of /
+      *python_user_base_hook.task(with_home("/sys"));  // another file system than /
   const std::string base = "/sys/.local/share/spank-container/python/0123456789abcdef";
   CHECK(edits.environment.defaults.at("PYTHONUSERBASE") == base);
   CHECK(edits.environment.prepend.at("PATH") == base + "/bin");
+  CHECK(edits.environment.defaults.at("PIP_BREAK_SYSTEM_PACKAGES") == "1");
 }
 
-TEST_CASE("without a home that lasts, pip has no directory") {
+TEST_CASE("python_user_base_needs_a_persistent_home") {
   CHECK(*python_user_base_hook.task(with_home("/")) == Edits());
   CHECK(*python_user_base_hook.task(with_home("/etc")) ==
-        Edits());  // as an empty home: of the image's file system
+        Edits());  // as for an empty home: on the image's file system
   CHECK(*python_user_base_hook.task(with_home("/dev/shm")) == Edits());  // in memory
   CHECK(*python_user_base_hook.task(with_home("/not/there")) == Edits());
   auto with_his_own = with_home("/sys");
@@ -189,7 +188,7 @@ TEST_CASE("without a home that lasts, pip has no directory") {
   CHECK(*python_user_base_hook.task(with_his_own) == Edits());
 }
 
-TEST_CASE("paths that start from the work directory are different in different ones") {
+TEST_CASE("python_user_base_of_relative_path_depends_on_workdir") {
   auto context = with_home("/sys");
   context.image_digest.clear();
   context.image_name = "./a.sqsh";

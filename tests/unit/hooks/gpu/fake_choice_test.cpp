@@ -1,16 +1,15 @@
-// Which GPUs a container gets, on a node of four fake ones. What the numbers are: minors run
-// against the order of the bus.
+// Selection of a container's GPUs on a node with four fake ones. Minors are in the reverse order of
+// the bus.
 
 #include <sys/socket.h>
 #include <sys/un.h>
 
 #include <algorithm>
 
-#include "hooks/gpu/dri.hpp"
 #include "hooks/gpu/gpu_hooks.hpp"
-#include "hooks/step/gpu_allocation.hpp"
+#include "hooks/step/allocation.hpp"
+#include "unit/catch2_compat.hpp"
 #include "unit/hooks/fake_driver.hpp"
-#include "unit/test.hpp"
 
 using namespace spc;
 
@@ -24,7 +23,7 @@ struct FourGpus : FakeNode {
     libraries("/usr/lib64", "550.54.15");
     for (unsigned minor = 0; minor < 4; ++minor) gpu(minor, 0x50 - 0x10 * minor);
   }
-  /// Of a step whose cgroup lets these minors be opened.
+  /// Returns the context of a step whose cgroup allows these minors.
   [[nodiscard]] HookContext of_step(const std::set<unsigned>& minors) const {
     auto found = context();
     for (unsigned minor = 0; minor < 4; ++minor) {
@@ -65,7 +64,7 @@ Edits with_visible(HookContext context, const std::string& value) {
 
 }  // namespace
 
-TEST_CASE("fake GPUs: an image without variables gets all that the cgroup lets") {
+TEST_CASE("fake_gpus_without_image_variables_follow_the_cgroup") {
   const FourGpus node;
   const auto edits = gpu_edits(node.of_step({1, 3}));
   CHECK(gpus_in(edits) == Nodes{"/dev/nvidia3", "/dev/nvidia1"});
@@ -73,22 +72,20 @@ TEST_CASE("fake GPUs: an image without variables gets all that the cgroup lets")
   CHECK(mounts_in(edits) > 0);
 }
 
-TEST_CASE(
-    "fake GPUs: numbers count the step's GPUs in the order of the bus, as the driver's library "
-    "does") {
+TEST_CASE("fake_gpu_numbers_follow_bus_order") {
   const FourGpus node;
   const auto edits = with_visible(node.of_step({0, 1, 3}), "1");
   CHECK(gpus_in(edits) == Nodes{"/dev/nvidia1"});
   CHECK(edits.denied_devices == Nodes{"/dev/nvidia3", "/dev/nvidia0"});
 }
 
-TEST_CASE("fake GPUs: a UUID names one") {
+TEST_CASE("fake_gpu_is_selected_by_uuid") {
   const FourGpus node;
   CHECK(gpus_in(with_visible(node.of_step({0, 1}), "GPU-00000000-0000-0000-0000-000000000001")) ==
         Nodes{"/dev/nvidia1"});
 }
 
-TEST_CASE("fake GPUs: before their first use the driver does not know their UUIDs") {
+TEST_CASE("fake_gpu_uuids_unknown_before_first_use_are_refused") {
   FourGpus node;
   const std::string uuid = "GPU-00000000-0000-0000-0000-000000000001";
   CHECK(with_visible(node.of_step({0}), uuid)
@@ -108,7 +105,7 @@ TEST_CASE("fake GPUs: before their first use the driver does not know their UUID
       std::string::npos);
 }
 
-TEST_CASE("fake GPUs: numbers of MIG parts are not those of GPUs") {
+TEST_CASE("fake_gpu_numbers_do_not_select_mig_parts") {
   const FakeNode node;
   node.kernel("550.54.15");
   node.libraries("/usr/lib64", "550.54.15");
@@ -127,7 +124,8 @@ TEST_CASE("fake GPUs: numbers of MIG parts are not those of GPUs") {
   CHECK(nvidia_hook.task(context)->environment.set.empty());
 }
 
-TEST_CASE("fake GPUs: never more than the cgroup lets, and both lists are named") {
+// outcome 213 contained: MIG; GPUs by number, UUID, garbage; more than the cgroup allows
+TEST_CASE("fake_gpus_outside_cgroup_are_refused_with_both_lists") {
   const FourGpus node;
   const auto some = with_visible(node.of_step({0, 1}), "0,2");
   CHECK(gpus_in(some) == Nodes{"/dev/nvidia1"});
@@ -146,7 +144,7 @@ TEST_CASE("fake GPUs: never more than the cgroup lets, and both lists are named"
   }
 }
 
-TEST_CASE("fake GPUs: an image that talks too much is cut short") {
+TEST_CASE("fake_gpu_messages_of_long_variables_are_cut") {
   const FourGpus node;
   auto context = node.of_step({0});
   context.image["NVIDIA_VISIBLE_DEVICES"] = std::string(100000, 'x');
@@ -160,7 +158,7 @@ TEST_CASE("fake GPUs: an image that talks too much is cut short") {
   CHECK(edits.warnings.front().size() < 1000);
 }
 
-TEST_CASE("fake GPUs: void is nothing of the driver, none is the driver without a GPU") {
+TEST_CASE("fake_gpus_void_omits_driver_none_omits_gpus") {
   const FourGpus node;
   for (const char* nothing : {"", "void"}) {
     const auto edits = with_visible(node.of_step({0, 1}), nothing);
@@ -182,9 +180,7 @@ TEST_CASE("fake GPUs: void is nothing of the driver, none is the driver without 
   CHECK(none.denied_devices.size() == 2);
 }
 
-TEST_CASE(
-    "fake GPUs: the job's variable counts more than the image's, and the option more than the "
-    "image's") {
+TEST_CASE("fake_gpus_job_variable_and_option_beat_image_variable") {
   const FourGpus node;
   auto context = node.of_step({0, 1});
   context.image["NVIDIA_VISIBLE_DEVICES"] = "void";
@@ -196,7 +192,7 @@ TEST_CASE(
   CHECK(gpus_in(gpu_edits(context)).size() == 2);
 }
 
-TEST_CASE("fake GPUs: where the cgroup lets more than Slurm allocated, the others are covered") {
+TEST_CASE("fake_gpus_beyond_allocation_are_masked") {
   const FourGpus node;
   auto context = node.of_step({0, 1, 2, 3});
   context.settings.emplace("gpu_numbers", "pci");
@@ -214,7 +210,7 @@ TEST_CASE("fake GPUs: where the cgroup lets more than Slurm allocated, the other
   CHECK(nvidia_hook.task(context)->environment.set.empty());
 }
 
-TEST_CASE("fake GPUs: minors that are not in the order of the bus leave Slurm's numbers in doubt") {
+TEST_CASE("fake_gpu_minors_out_of_bus_order_leave_numbers_in_doubt") {
   const FourGpus node;
   auto context = node.of_step({0, 1, 2, 3});
   context.job = {{"SLURM_STEP_GPUS", "0,1"}, {"CUDA_VISIBLE_DEVICES", "1"}};
@@ -232,7 +228,7 @@ TEST_CASE("fake GPUs: minors that are not in the order of the bus leave Slurm's 
   CHECK(nvidia_hook.task(context)->environment.set.at("CUDA_VISIBLE_DEVICES") == "0");
 }
 
-TEST_CASE("fake GPUs: UUIDs that Slurm gives leave no doubt") {
+TEST_CASE("fake_gpu_uuids_from_slurm_are_unambiguous") {
   const FourGpus node;
   auto context = node.of_step({0, 1, 2, 3});
   const std::string uuid = "GPU-00000000-0000-0000-0000-00000000000";
@@ -245,7 +241,7 @@ TEST_CASE("fake GPUs: UUIDs that Slurm gives leave no doubt") {
   CHECK(gpus_in(gpu_edits(context)).size() == 4);
 }
 
-TEST_CASE("fake GPUs: where Slurm constrains devices its numbers are not applied again") {
+TEST_CASE("fake_gpus_constrained_by_slurm_are_not_renumbered_again") {
   const FourGpus node;
   auto context = node.of_step({0, 1});
   context.job["SLURM_STEP_GPUS"] = "2,3";
@@ -254,7 +250,7 @@ TEST_CASE("fake GPUs: where Slurm constrains devices its numbers are not applied
   CHECK(nvidia_hook.task(context)->environment.set.empty());
 }
 
-TEST_CASE("fake GPUs: where Slurm binds them to tasks, the list of one task is not the step's") {
+TEST_CASE("fake_gpus_bound_per_task_do_not_limit_the_step") {
   const FourGpus node;
   auto context = node.of_step({0, 1});
   context.job = {
@@ -263,7 +259,8 @@ TEST_CASE("fake GPUs: where Slurm binds them to tasks, the list of one task is n
   CHECK(nvidia_hook.task(context)->environment.set.empty());
 }
 
-TEST_CASE("fake GPUs: what Slurm lists and nobody understands is not cut by") {
+// outcome 213 contained: MIG; GPUs by number, UUID, garbage; more than the cgroup allows
+TEST_CASE("fake_gpu_lists_that_are_not_understood_mask_none") {
   const FourGpus node;
   for (const char* list : {"0,9", "a", "-1", "0,1,2,3"}) {
     auto context = node.of_step({0, 1, 2, 3});
@@ -272,7 +269,7 @@ TEST_CASE("fake GPUs: what Slurm lists and nobody understands is not cut by") {
   }
 }
 
-TEST_CASE("fake GPUs: capabilities choose libraries, programs and sockets") {
+TEST_CASE("fake_gpu_capabilities_select_libraries_and_programs") {
   const FourGpus node;
   node.file("/usr/bin/nvidia-smi");
   node.file("/usr/bin/nvidia-cuda-mps-control");
@@ -294,8 +291,7 @@ TEST_CASE("fake GPUs: capabilities choose libraries, programs and sockets") {
   CHECK(targets("video").find("libvdpau_nvidia") != std::string::npos);
 }
 
-TEST_CASE(
-    "fake GPUs: a container of its own namespaces is told that the MPS daemon may refuse it") {
+TEST_CASE("fake_gpu_mps_with_own_namespaces_warns") {
   const FourGpus node;
   auto context = node.of_step({0});
   const auto warned = [&] {
@@ -309,7 +305,7 @@ TEST_CASE(
   context.own_ipc = true;
   CHECK_FALSE(warned());  // there is no daemon
   node.file("/tmp/nvidia-mps/control");
-  CHECK_FALSE(warned());  // a file is none: the daemon's is a socket
+  CHECK_FALSE(warned());  // a regular file does not count: the daemon's is a socket
   const std::string path = node.host() / "tmp/nvidia-mps/control";
   std::filesystem::remove(path);
   const UniqueFd daemon(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
@@ -326,7 +322,7 @@ TEST_CASE(
   CHECK_FALSE(warned());
 }
 
-TEST_CASE("fake GPUs: a capability that does not exist is named") {
+TEST_CASE("fake_gpu_unknown_capability_is_reported") {
   const FourGpus node;
   auto context = node.of_step({0});
   context.job["NVIDIA_DRIVER_CAPABILITIES"] = "utility,magic";
@@ -334,8 +330,7 @@ TEST_CASE("fake GPUs: a capability that does not exist is named") {
         Nodes{"NVIDIA_DRIVER_CAPABILITIES: unknown capability \"magic\""});
 }
 
-TEST_CASE(
-    "fake AMD and Intel GPUs: where others are covered, the tasks' variables are counted anew") {
+TEST_CASE("fake_amd_and_intel_variables_are_renumbered_when_masked") {
   const FakeNode node;
   node.render(128, 0, "0x1002", "0000:11:00.0");
   node.render(129, 1, "0x1002", "0000:c1:00.0");
@@ -351,7 +346,7 @@ TEST_CASE(
   CHECK(intel_hook.task(context)->environment.set.empty());
 }
 
-TEST_CASE("fake AMD GPUs: none is masked, a variable leaves out those that are not selected") {
+TEST_CASE("fake_amd_gpus_are_left_out_by_variable_not_by_mask") {
   const FakeNode node;
   node.render(128, 0, "0x1002", "0000:11:00.0");
   node.render(129, 1, "0x1002", "0000:c1:00.0");
@@ -375,7 +370,7 @@ TEST_CASE("fake AMD GPUs: none is masked, a variable leaves out those that are n
   CHECK(rocr({{"AMD_VISIBLE_DEVICES", "0,1"}, {"ROCR_VISIBLE_DEVICES", "1,2"}}) == "1");
   CHECK(rocr({{"AMD_VISIBLE_DEVICES", "0"}, {"ROCR_VISIBLE_DEVICES", "GPU-5d"}}) == "warning");
   CHECK(rocr({{"AMD_VISIBLE_DEVICES", "none"}}) == "-1");
-  // ROCm counts as KFD lists.
+  // ROCm numbers GPUs in the order of KFD.
   for (const auto& [place, minor] : {std::pair{"1", "129"}, {"2", "128"}, {"3", "130"}})
     node.file(std::string("/sys/class/kfd/kfd/topology/nodes/") + place + "/properties",
               std::string("drm_render_minor ") + minor + "\n");
@@ -385,7 +380,7 @@ TEST_CASE("fake AMD GPUs: none is masked, a variable leaves out those that are n
   CHECK(amd_hook.prepare(context)->denied_devices.empty());
 }
 
-TEST_CASE("fake GPUs of Slurm's list that cannot be opened are told with the reason") {
+TEST_CASE("fake_gpus_of_slurm_that_cannot_be_opened_are_reported") {
   const FakeNode node;
   node.kernel("550.54.15");
   node.gpu(0, 0x20);
@@ -405,13 +400,13 @@ TEST_CASE("fake GPUs of Slurm's list that cannot be opened are told with the rea
       "(hint: ";
   CHECK(warnings.front().find(why) == 0);
   std::filesystem::remove_all(node.host() / "proc/driver");
-  CHECK(nvidia_hook.prepare(context)->warnings.empty());  // GPUs of no vendor that we know
+  CHECK(nvidia_hook.prepare(context)->warnings.empty());  // GPUs of an unknown vendor
   node.file("/sys/bus/pci/devices/0000:20:00.0/vendor", "0x10de\n");
   node.file("/sys/bus/pci/devices/0000:20:00.0/class", "0x030200\n");
   CHECK(nvidia_hook.prepare(context)->warnings.size() == 1);
 }
 
-TEST_CASE("numbers of the node become numbers of what can be opened") {
+TEST_CASE("gpu_numbers_of_node_are_renumbered_to_visible_devices") {
   const std::vector<std::size_t> by_bus{0, 1, 2, 3}, against_it{3, 2, 1, 0};
   CHECK(renumbered("2", "1,2", by_bus) == "1");
   CHECK(renumbered("3,1", "1,3", by_bus) == "1,0");

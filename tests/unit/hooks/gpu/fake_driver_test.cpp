@@ -1,4 +1,4 @@
-// What is found of a driver that is made of files.
+// Discovery of a driver that consists of fake files.
 
 #include <algorithm>
 
@@ -6,8 +6,8 @@
 #include "hooks/loader/elf.hpp"
 #include "hooks/loader/ld_cache.hpp"
 #include "hooks/nvidia_driver/driver.hpp"
+#include "unit/catch2_compat.hpp"
 #include "unit/hooks/fake_driver.hpp"
-#include "unit/test.hpp"
 
 using namespace spc;
 
@@ -20,7 +20,7 @@ bool has_library(const NvidiaDriver& driver, const std::string& file) {
 
 }  // namespace
 
-TEST_CASE("fake driver: every library of its version is found, and no other") {
+TEST_CASE("fake_driver_libraries_of_its_version_are_found") {
   const FakeNode node;
   node.kernel("550.54.15");
   node.libraries(kLibraries, "550.54.15");
@@ -39,7 +39,7 @@ TEST_CASE("fake driver: every library of its version is found, and no other") {
   CHECK_FALSE(has_library(driver, "libother.so.1.0"));
 }
 
-TEST_CASE("fake driver: the version of the kernel's is also read where only /proc has it") {
+TEST_CASE("fake_driver_version_is_read_from_proc") {
   const FakeNode node;
   node.file("/proc/driver/nvidia/version",
             "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  570.86.10  Release Build  "
@@ -51,7 +51,7 @@ TEST_CASE("fake driver: the version of the kernel's is also read where only /pro
   CHECK(driver.library_directories == std::vector<std::string>{"/usr/lib64"});
 }
 
-TEST_CASE("fake driver: libraries of another version than the kernel's are named and not used") {
+TEST_CASE("fake_driver_libraries_of_other_version_are_reported") {
   const FakeNode node;
   node.kernel("550.54.15");
   node.libraries(kLibraries, "535.1.2");
@@ -73,7 +73,7 @@ TEST_CASE("fake driver: libraries of another version than the kernel's are named
   CHECK(nvidia_hook.prepare(context)->refusal == warned->warnings.front());
 }
 
-TEST_CASE("fake driver: in the places of the GPU operator and of GKE") {
+TEST_CASE("fake_driver_of_gpu_operator_and_gke_is_found") {
   for (const char* directory : {"/run/nvidia/driver/usr/lib64", "/home/kubernetes/bin/nvidia/lib64",
                                 "/usr/local/nvidia/lib64"}) {
     const FakeNode node;
@@ -85,7 +85,7 @@ TEST_CASE("fake driver: in the places of the GPU operator and of GKE") {
   }
 }
 
-TEST_CASE("fake driver: in Debian's two places") {
+TEST_CASE("fake_driver_in_debian_directories_is_found") {
   for (const std::string branch : {"current", "tesla", "tesla-535", "legacy-535xx"}) {
     const FakeNode node;
     const std::string libraries = kLibraries, current = libraries + "/nvidia/" + branch;
@@ -107,7 +107,7 @@ TEST_CASE("fake driver: in Debian's two places") {
   }
 }
 
-TEST_CASE("fake driver: in a directory of its version, which the loader knows by links") {
+TEST_CASE("fake_driver_in_versioned_directory_is_found_by_links") {
   const FakeNode node;
   const std::string libraries = kLibraries, directory = "/usr/lib/nvidia-384";
   node.kernel("384.130");
@@ -125,14 +125,14 @@ TEST_CASE("fake driver: in a directory of its version, which the loader knows by
   CHECK(has_library(driver, "libcuda.so.384.130"));
 }
 
-TEST_CASE("fake driver: with driver_root nothing else counts") {
+TEST_CASE("fake_driver_root_excludes_other_directories") {
   const FakeNode node;
   node.kernel("550.54.15");
   node.libraries(kLibraries, "550.54.15");
   CHECK_FALSE(discover_nvidia(node.host().string(), "/opt/driver").versions_agree());
 }
 
-TEST_CASE("fake GPUs are in the order of the bus, with their parts and nodes") {
+TEST_CASE("fake_gpus_are_in_bus_order_with_parts_and_nodes") {
   const FakeNode node;
   node.gpu(0, 0x40);
   node.gpu(1, 0x20);
@@ -162,7 +162,7 @@ TEST_CASE("fake GPUs are in the order of the bus, with their parts and nodes") {
   CHECK(driver.gpus[1].dri == std::vector<std::string>{"/dev/dri/card3", "/dev/dri/renderD131"});
 }
 
-TEST_CASE("fake GPUs: numbers of the bus are hexadecimal") {
+TEST_CASE("fake_gpu_bus_numbers_are_hexadecimal") {
   const FakeNode node;
   const unsigned buses[] = {0x1a, 0x09, 0xe1, 0x0b, 0x10};
   for (unsigned minor = 0; minor < 5; ++minor) node.gpu(minor, buses[minor]);
@@ -173,8 +173,7 @@ TEST_CASE("fake GPUs: numbers of the bus are hexadecimal") {
   CHECK(order == "13402");
 }
 
-TEST_CASE(
-    "fake GPUs that the driver says nothing of are found by their nodes, numbers as numbers") {
+TEST_CASE("fake_gpus_without_proc_entries_are_found_by_nodes") {
   const FakeNode node;
   for (const char* name : {"nvidia0", "nvidia10", "nvidia2", "nvidiactl", "nvidia-uvm"})
     node.file(std::string("/dev/") + name);
@@ -185,7 +184,8 @@ TEST_CASE(
   CHECK(driver.gpus[2].node == "/dev/nvidia10");
 }
 
-TEST_CASE("a node without GPUs costs nothing and says nothing") {
+// outcome 215 accepted: a node of AMD or Intel with NVIDIA's hook on, and the reverse
+TEST_CASE("gpu_hooks_without_gpus_are_silent") {
   const FakeNode node;
   auto context = node.context();
   for (const Hook* hook : {&nvidia_hook, &amd_hook, &intel_hook, &gpu_hook})

@@ -1,14 +1,14 @@
-// What the hooks for GPUs say of whole nodes, against files in gpu/: with SPC_WRITE_GOLDEN set
-// these are written anew.
+// Edits of the GPU hooks for whole nodes, compared with files in gpu/. With SPC_WRITE_GOLDEN set,
+// the files are rewritten.
 
 #include <cstdlib>
 #include <fstream>
 #include <sstream>
 
 #include "hooks/gpu/gpu_hooks.hpp"
-#include "hooks/json/edits.hpp"
+#include "hooks/hook_json.hpp"
+#include "unit/catch2_compat.hpp"
 #include "unit/hooks/fake_driver.hpp"
-#include "unit/test.hpp"
 
 using namespace spc;
 
@@ -16,7 +16,7 @@ namespace {
 
 constexpr char kVersion[] = "550.54.15";
 
-/// prepare and create, as the engine does it.
+/// Runs prepare and create as the engine does.
 std::string edits_of(const Hook& hook, const HookContext& context) {
   REQUIRE(hook.when(context));
   auto edits = hook.prepare(context);
@@ -41,7 +41,7 @@ void bare_metal(const FakeNode& node) {
   node.kernel(kVersion);
   node.libraries(kLibraries, kVersion);
   for (unsigned minor = 0; minor < 8; ++minor)
-    node.gpu(minor, 0x20 + 8 * (7 - minor));  // minors against the order of the bus
+    node.gpu(minor, 0x20 + 8 * (7 - minor));  // minors in the reverse order of the bus
   for (const char* name : {"nvidia-smi", "nvidia-cuda-mps-control"})
     node.file(std::string("/usr/bin/") + name);
   node.file(std::string("/lib/firmware/nvidia/") + kVersion + "/gsp_ga10x.bin");
@@ -55,16 +55,14 @@ void bare_metal(const FakeNode& node) {
 
 }  // namespace
 
-TEST_CASE("fake driver: bare metal with eight GPUs, an image of Debian") {
+TEST_CASE("fake_driver_golden_bare_metal_eight_gpus") {
   const FakeNode node;
   bare_metal(node);
   node.image_file("/etc/debian_version", "12\n");
   compare("fake-bare-metal", edits_of(nvidia_hook, node.context()));
 }
 
-TEST_CASE(
-    "fake driver: all capabilities and x86's libraries of 32 bits, an image that is not of Debian" *
-    doctest::skip(kOwnMachine != EM_X86_64)) {
+TEST_CASE("fake_driver_golden_all_capabilities_and_32_bit", kOwnMachine == EM_X86_64 ? "" : "[.]") {
   const FakeNode node;
   bare_metal(node);
   node.libraries("/usr/lib/i386-linux-gnu", kVersion, EM_386);
@@ -73,7 +71,7 @@ TEST_CASE(
   compare("fake-32-bit", edits_of(nvidia_hook, context));
 }
 
-TEST_CASE("fake driver: one of two parts of a GPU") {
+TEST_CASE("fake_driver_golden_one_mig_part") {
   const FakeNode node;
   node.kernel(kVersion);
   node.libraries(kLibraries, kVersion);
@@ -86,7 +84,7 @@ TEST_CASE("fake driver: one of two parts of a GPU") {
   compare("fake-mig", edits_of(nvidia_hook, context));
 }
 
-TEST_CASE("fake driver: in a place of its own") {
+TEST_CASE("fake_driver_golden_driver_root") {
   const FakeNode node;
   node.kernel(kVersion);
   node.libraries("/opt/driver/lib64", kVersion);
@@ -98,7 +96,8 @@ TEST_CASE("fake driver: in a place of its own") {
   compare("fake-driver-root", edits_of(nvidia_hook, context));
 }
 
-TEST_CASE("fake AMD node") {
+// outcome 215 accepted: a node of AMD or Intel with NVIDIA's hook on, and the reverse
+TEST_CASE("fake_amd_golden_node") {
   const FakeNode node;
   node.file("/dev/kfd");
   node.render(128, 0, "0x1002", "0000:c1:00.0");
@@ -110,7 +109,8 @@ TEST_CASE("fake AMD node") {
   compare("fake-amd", edits_of(amd_hook, context));
 }
 
-TEST_CASE("fake Intel node") {
+// outcome 215 accepted: a node of AMD or Intel with NVIDIA's hook on, and the reverse
+TEST_CASE("fake_intel_golden_node") {
   const FakeNode node;
   node.render(128, 0, "0x8086", "0000:01:00.0");
   node.render(129, 1, "0x8086", "0000:02:00.0");

@@ -1,20 +1,19 @@
-// What the image has a say in: requirements, its own libcuda, and that it cannot lead anything out
-// of itself.
+// Influence of the image: requirements, its own libcuda, and links that must not leave the image.
 
 #include <sys/stat.h>
 
 #include <cstring>
 
 #include "hooks/gpu/gpu_hooks.hpp"
-#include "hooks/nvidia_driver/cuda_compat.hpp"
+#include "hooks/nvidia_driver/driver.hpp"
+#include "unit/catch2_compat.hpp"
 #include "unit/hooks/fake_driver.hpp"
-#include "unit/test.hpp"
 
 using namespace spc;
 
 namespace {
 
-/// A library with NVIDIA's note about forward compatibility.
+/// Returns a library with NVIDIA's ELF note about forward compatibility.
 std::string library_with_note(const std::string& text, std::size_t align = 4,
                               std::string owner = "NVIDIA Corporation",
                               Elf64_Word type = SHT_NOTE) {
@@ -68,8 +67,7 @@ struct OneGpu : FakeNode {
 
 }  // namespace
 
-TEST_CASE(
-    "fake driver: an image that needs a newer one is refused in the words that people search for") {
+TEST_CASE("fake_driver_too_old_for_image_is_refused") {
   const OneGpu node;
   const std::map<std::string, std::string> image{
       {"NVIDIA_REQUIRE_CUDA", "cuda>=12.6 brand=unknown,driver>=550,driver<551"}};
@@ -89,7 +87,7 @@ TEST_CASE(
             .refusal.empty());
 }
 
-TEST_CASE("fake driver: an image for a later CUDA is told so") {
+TEST_CASE("fake_driver_older_than_image_cuda_warns") {
   const OneGpu node;
   CHECK(node.edits_with({{"CUDA_VERSION", "13.0.1"}}).warnings ==
         std::vector<std::string>{
@@ -97,9 +95,7 @@ TEST_CASE("fake driver: an image for a later CUDA is told so") {
   CHECK(node.edits_with({{"CUDA_VERSION", "12.6.0"}}).warnings.empty());
 }
 
-TEST_CASE(
-    "fake compat: an image's own libcuda comes first if its note names the driver and it is "
-    "newer") {
+TEST_CASE("fake_compat_newer_libcuda_with_matching_note_is_used") {
   const OneGpu node;
   node.image_file(
       std::string(kCompat) + "/libcuda.so.560.1.2",
@@ -109,12 +105,12 @@ TEST_CASE(
   const auto edits = node.edits_with({{"CUDA_VERSION", "13.0"}});
   CHECK(edits.library_directories == std::vector<LibraryDirectoryEdit>{{kCompat, true}});
   CHECK(edits.warnings.empty());
-  // None of it is mounted.
+  // None of the image's files is mounted.
   for (const MountEdit& mount : edits.mounts)
     CHECK(mount.source.find("compat") == std::string::npos);
 }
 
-TEST_CASE("fake compat: not if the note does not name the driver, or it is not newer") {
+TEST_CASE("fake_compat_without_matching_note_or_newer_is_unused") {
   for (const char* note : {R"({"Driver": [550]})", R"({"Driver": []})"}) {
     const OneGpu node;
     node.image_file(std::string(kCompat) + "/libcuda.so.560.1.2", library_with_note(note));
@@ -128,7 +124,7 @@ TEST_CASE("fake compat: not if the note does not name the driver, or it is not n
   CHECK(node.compat().directory.empty());
 }
 
-TEST_CASE("fake compat: without a note the later major version wins") {
+TEST_CASE("fake_compat_without_note_compares_major_versions") {
   const OneGpu newer;
   newer.image_file(std::string(kCompat) + "/libcuda.so.550.1.2", "no ELF file");
   CHECK(newer.compat().directory == kCompat);
@@ -137,9 +133,7 @@ TEST_CASE("fake compat: without a note the later major version wins") {
   CHECK(same.compat().directory.empty());
 }
 
-TEST_CASE(
-    "fake compat: the note is read as it is aligned, and one that cannot be read does not count as "
-    "none") {
+TEST_CASE("fake_compat_note_is_read_at_any_alignment") {
   for (const std::size_t align : {1U, 4U, 8U}) {
     const OneGpu node;
     node.image_file(std::string(kCompat) + "/libcuda.so.560.1.2",
@@ -159,7 +153,7 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("fake compat: where NVIDIA's NGC images keep it") {
+TEST_CASE("fake_compat_in_ngc_directory_is_found") {
   const OneGpu node;
   node.image_file(std::string(kCompat) + "/lib.real/libcuda.so.560.1.2",
                   library_with_note(R"({"Driver": [535]})"));
@@ -168,8 +162,7 @@ TEST_CASE("fake compat: where NVIDIA's NGC images keep it") {
   CHECK(node.compat().version == "535.1.2");
 }
 
-TEST_CASE(
-    "fake compat: not on a GPU that does not support it, nor where the site does not want it") {
+TEST_CASE("fake_compat_on_unsupported_gpu_or_disabled_is_unused") {
   const OneGpu node;
   node.image_file(std::string(kCompat) + "/libcuda.so.560.1.2",
                   library_with_note(R"({"Driver": [535]})"));
@@ -187,7 +180,7 @@ TEST_CASE(
   CHECK(directories(true) == 0);
 }
 
-TEST_CASE("fake driver: names without a version are there as on the host") {
+TEST_CASE("fake_driver_unversioned_names_are_linked") {
   const OneGpu node;
   node.link("/usr/lib64/libnvidia-ml.so", "libnvidia-ml.so.1");
   std::vector<SymlinkEdit> links = node.edits_with({}).symlinks;
@@ -196,7 +189,7 @@ TEST_CASE("fake driver: names without a version are there as on the host") {
                                           {"/usr/lib64/libnvidia-ml.so", "libnvidia-ml.so.1"}});
 }
 
-TEST_CASE("fake driver: what cannot work in a container is said") {
+TEST_CASE("fake_driver_unsupported_features_are_reported") {
   const OneGpu node;
   auto context = node.context();
   const auto says = [&](const std::string& what) {
@@ -222,7 +215,8 @@ TEST_CASE("fake driver: what cannot work in a container is said") {
   CHECK(says("the image has musl"));
 }
 
-TEST_CASE("fake compat: through the links of an image, and never out of it") {
+// outcome 212 contained: a compat directory full of links
+TEST_CASE("fake_compat_links_stay_inside_the_image") {
   const OneGpu node;
   node.image_file("/usr/local/cuda-12.6/compat/libcuda.so.560.1.2");
   node.image_link("/etc/alternatives/cuda", "/usr/local/cuda-12.6");
@@ -230,14 +224,15 @@ TEST_CASE("fake compat: through the links of an image, and never out of it") {
   CHECK(node.compat().directory == kCompat);
 
   const OneGpu hostile;
-  hostile.file("/libcuda.so.999.1", "");  // what "../../../host" would lead to, if it did
+  hostile.file("/libcuda.so.999.1", "");  // target of "../../../host" if the path left the image
   hostile.image_file("/usr/local/cuda/x");
   hostile.image_link(kCompat, "../../../../../../../../host");
   CHECK(hostile.compat().version.empty());
   CHECK(hostile.edits_with({}).library_directories.empty());
 }
 
-TEST_CASE("fake compat: a farm of links, a FIFO, a lying file") {
+// outcome 212 contained: a compat directory full of links
+TEST_CASE("fake_compat_ignores_links_fifos_and_lying_files") {
   const OneGpu farm;
   for (int i = 0; i < 100; ++i)
     farm.image_link(std::string(kCompat) + "/libcuda.so." + std::to_string(600 + i) + ".1",
@@ -259,12 +254,12 @@ TEST_CASE("fake compat: a farm of links, a FIFO, a lying file") {
     std::string broken = bytes;
     std::memset(broken.data() + at, 0xff, 8);
     liar.image_file(std::string(kCompat) + "/libcuda.so.535.1.1", broken);
-    CHECK(liar.compat().directory.empty());  // of the driver's own major version, so nothing but a
-                                             // good note would do
+    CHECK(liar.compat().directory.empty());  // same major version as the driver:
+                                             // a valid note is required
   }
 }
 
-TEST_CASE("fake driver: files go where the image's loader looks") {
+TEST_CASE("fake_driver_files_go_to_loader_directories") {
   const OneGpu debian;
   debian.image_file("/etc/debian_version", "12\n");
   const OneGpu other;

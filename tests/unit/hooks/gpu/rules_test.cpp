@@ -1,10 +1,10 @@
-#include "hooks/gpu/requirement.hpp"
+#include "hooks/gpu/gpu_hooks.hpp"
 #include "hooks/nvidia_driver/driver.hpp"
-#include "unit/test.hpp"
+#include "unit/catch2_compat.hpp"
 
 using namespace spc;
 
-TEST_CASE("conditions of an image are compared by their numbers") {
+TEST_CASE("nvidia_require_conditions_compare_versions") {
   const RequirementFacts facts{{"cuda", "12.4"}, {"driver", "550.54.15"}, {"brand", "Tesla"}};
   for (const char* good : {"", "cuda>=12.4", "cuda>=9.0", "cuda<12.10", "cuda=12.4", "cuda!=12.3",
                            "driver>550,driver<551", "cuda>=13 driver>=550", "arch>=9.0",
@@ -21,7 +21,7 @@ TEST_CASE("conditions of an image are compared by their numbers") {
         "cuda>=12.6");
 }
 
-TEST_CASE("a driver's branch says which CUDA it supports") {
+TEST_CASE("nvidia_driver_branch_gives_cuda_version") {
   CHECK(cuda_version_of_driver("550.54.15") == 1204);
   CHECK(cuda_version_of_driver("535.183.01") == 1202);
   CHECK(cuda_version_of_driver("470.82.01") == 1104);
@@ -31,7 +31,7 @@ TEST_CASE("a driver's branch says which CUDA it supports") {
   CHECK(cuda_version_of_driver("340.108") == 0);
 }
 
-TEST_CASE("a library that is in no table comes with whatever is wanted") {
+TEST_CASE("nvidia_unknown_library_is_always_included") {
   CHECK(nvidia_library_use("libcuda.so.550.54.15") == for_compute);
   CHECK(nvidia_library_use("libnvidia-ml.so.550.54.15") == for_utility);
   CHECK(nvidia_library_use("libnvidia-brandnew.so.999.1") == for_any);

@@ -1,7 +1,6 @@
-#include "hooks/json/context.hpp"
-#include "hooks/json/edits.hpp"
+#include "hooks/hook_json.hpp"
 
-#include "unit/test.hpp"
+#include "unit/catch2_compat.hpp"
 
 using namespace spc;
 
@@ -67,7 +66,7 @@ std::string edits_refusal(std::string_view text) {
 
 }  // namespace
 
-TEST_CASE("edits are the same when they are read as when they were written") {
+TEST_CASE("hook_edits_survive_json") {
   for (const Edits& edits : {full_edits(), Edits()}) {
     const auto text = edits_to_json(edits);
     REQUIRE(text);
@@ -79,8 +78,8 @@ TEST_CASE("edits are the same when they are read as when they were written") {
   CHECK(*edits_from_json(" \n") == Edits());
 }
 
-TEST_CASE("every member of Edits has its place in JSON") {
-  // A member that is new makes this not compile: write it and read it in hooks/json, and fill it in
+TEST_CASE("hook_edits_json_has_every_member") {
+  // A new member breaks this compilation: write and read it in hooks/json, and set it in
   // full_edits().
   const Edits edits = full_edits();
   const auto& [environment, mounts, devices, denied, links, files, directories, libraries,
@@ -92,16 +91,16 @@ TEST_CASE("every member of Edits has its place in JSON") {
   CHECK(!(libraries.empty() || library_directories.empty() || limits.empty() || notes.empty() ||
           warnings.empty()));
   CHECK(!(programs.empty() || remembered.empty() || refusal.empty()));
-  CHECK(found == nullptr);  // for the same process alone
+  CHECK(found == nullptr);  // valid in the same process only
 }
 
-TEST_CASE("a context is the same when it is read as when it was written") {
+TEST_CASE("hook_context_survives_json") {
   const HookCall call = full_call();
   const std::string text = context_to_json(call);
   const auto read = context_from_json(text);
   REQUIRE(read);
-  // A member that is new makes this not compile: write it and read it in hooks/json/context.cpp,
-  // and fill it above.
+  // A new member breaks this compilation: write and read it in hooks/hook_json.cpp, and set it
+  // above.
   const auto& [job, image, environment, image_name, image_digest, settings, uid, gid, user, home,
                gpu, devices, command, has_bind_mounts, mpi, remap_root, own_net, own_ipc, own_pid,
                own_uts, own_container, writable, mounts_home, host_root, granted, open_in_image] =
@@ -121,7 +120,8 @@ TEST_CASE("a context is the same when it is read as when it was written") {
       (read->stage == "create" && read->prepared == call.prepared && read->image_root == "/image"));
 }
 
-TEST_CASE("row 209: a plan with garbage is refused, naming the key") {
+// outcome 209 refused: a hook's plan with garbage: unknown key, relative path
+TEST_CASE("hook_edits_with_garbage_are_refused_by_key") {
   CHECK(edits_refusal("hello") == "is not JSON (at byte 1)");
   CHECK(edits_refusal("[]") == "is not a JSON object");
   CHECK(edits_refusal("{} {}").starts_with("is not JSON"));
@@ -162,12 +162,12 @@ TEST_CASE("row 209: a plan with garbage is refused, naming the key") {
   CHECK(edits_refusal(std::string(100, '[')).starts_with("is nested more than 32 levels deep"));
 }
 
-TEST_CASE("what a hook's key has of control characters is escaped in the error") {
+TEST_CASE("hook_edits_error_escapes_control_characters") {
   const std::string why = edits_refusal("{\"a\\u001b[31m\": 1}");
   CHECK(why == "a\\x1b[31m: is unknown");
 }
 
-TEST_CASE("a stage can say only what can still be done") {
+TEST_CASE("hook_stage_may_only_add_later_edits") {
   const Edits prepared = full_edits();
   CHECK(check_stage(prepared, "prepare", {}));
   CHECK(check_stage(prepared, "create", prepared));
@@ -189,7 +189,7 @@ TEST_CASE("a stage can say only what can still be done") {
   CHECK(check_stage(words, "task", {}));
 }
 
-TEST_CASE("a context with a stage that does not exist, or keys that do not, is refused") {
+TEST_CASE("hook_context_with_unknown_stage_or_key_is_refused") {
   CHECK(context_from_json("{}").error().message().starts_with("stage: \"\" is not a stage"));
   CHECK(context_from_json(R"({"stage": "task", "jobs": {}})").error().message() ==
         "jobs: is unknown");

@@ -6,9 +6,9 @@
 #include "hooks/loader/elf.hpp"
 #include "hooks/loader/ld_cache.hpp"
 #include "hooks/loader/loader.hpp"
+#include "unit/catch2_compat.hpp"
 #include "unit/hooks/elf_maker.hpp"
 #include "unit/hooks/image_root.hpp"
-#include "unit/test.hpp"
 
 namespace spc {
 namespace {
@@ -21,7 +21,7 @@ LibraryEdit driver(const std::string& soname, const std::string& version, bool b
           EM_X86_64};
 }
 
-/// Soname and path of each entry, as text.
+/// Returns soname and path of each entry.
 std::vector<std::string> entries_of(const ImageRoot& root) {
   std::vector<std::string> entries;
   auto cache = LdCache::parse(root.text(kCache));
@@ -63,7 +63,7 @@ Edits edits_for(const ImageRoot& root, const std::vector<LibraryEdit>& libraries
   return *std::move(edits);
 }
 
-TEST_CASE("a library of the node comes before the image's, or only where it has none") {
+TEST_CASE("loader_node_library_precedes_or_fills_image") {
   ImageRoot root;
   give_glibc(root);
   give_cache(root, {{"libcuda.so.1", "/image/libcuda.so.1"}, {"libz.so.1", "/image/libz.so.1"}});
@@ -84,18 +84,18 @@ TEST_CASE("a library of the node comes before the image's, or only where it has 
   CHECK(edits.environment == Edits::Environment());
 }
 
-TEST_CASE("the image has a library that its cache does not know") {
+TEST_CASE("loader_image_library_outside_cache_is_found") {
   ImageRoot root;
   give_glibc(root);
   give_cache(root, {});
   root.put("/usr/lib64/libGL.so.1", elf_library("libGL.so.1"));
-  root.put("/usr/lib64/libEGL.so.1", "");  // a mount target that an earlier start left
+  root.put("/usr/lib64/libEGL.so.1", "");  // a mount target left by an earlier start
   root.apply(
       edits_for(root, {driver("libGL.so.1", "550", false), driver("libEGL.so.1", "550", false)}));
   CHECK(entries_of(root) == std::vector<std::string>{"libEGL.so.1 /usr/lib/libEGL.so.1"});
 }
 
-TEST_CASE("an image with glibc and no cache gets one") {
+TEST_CASE("loader_glibc_image_without_cache_gets_one") {
   ImageRoot root;
   give_glibc(root);
   const Edits edits = edits_for(root, {driver("libcuda.so.1", "550")});
@@ -105,7 +105,7 @@ TEST_CASE("an image with glibc and no cache gets one") {
   CHECK(edits.notes[0] == "the image has no /etc/ld.so.cache: one is created");
 }
 
-TEST_CASE("a cache that is none counts as absent, with a note") {
+TEST_CASE("loader_broken_cache_counts_as_absent") {
   for (const int kind : {0, 1, 2, 3, 4}) {
     ImageRoot root;
     give_glibc(root);
@@ -113,7 +113,8 @@ TEST_CASE("a cache that is none counts as absent, with a note") {
     if (kind >= 1) std::filesystem::remove(root.path(kCache));
     if (kind == 1) REQUIRE(::mkfifo(root.path(kCache).c_str(), 0644) == 0);
     if (kind == 2)
-      root.link(kCache, "../../../../../../../../etc/ld.so.cache");  // inside, that is itself
+      // Inside the image, this link points to itself.
+      root.link(kCache, "../../../../../../../../etc/ld.so.cache");
     if (kind == 3) root.link(kCache, "/proc/self/root/etc/ld.so.cache");
     if (kind == 4) {
       root.put(kCache, "glibc-ld.so.cache1.1");
@@ -126,8 +127,7 @@ TEST_CASE("a cache that is none counts as absent, with a note") {
   }
 }
 
-TEST_CASE(
-    "a directory in the place of the cache stays, and a variable says where the libraries are") {
+TEST_CASE("loader_directory_in_place_of_cache_uses_variable") {
   ImageRoot root;
   give_glibc(root);
   std::filesystem::create_directories(root.path(kCache));
@@ -136,7 +136,7 @@ TEST_CASE(
   CHECK(edits.environment.prepend.at("LD_LIBRARY_PATH") == kFirst);
 }
 
-TEST_CASE("what a container had from an earlier start is gone with the next") {
+TEST_CASE("loader_libraries_of_earlier_start_are_removed") {
   ImageRoot root;
   give_glibc(root);
   give_cache(root, {{"libz.so.1", "/image/libz.so.1"}, {"libold.so.1", "/usr/lib/libold.so.1"}});
@@ -151,14 +151,14 @@ TEST_CASE("what a container had from an earlier start is gone with the next") {
   CHECK(root.text("/etc/ld.so.conf.d/00-spank-container.conf").find("\n/") == std::string::npos);
 }
 
-TEST_CASE("nothing is done where nothing was and nothing is wanted") {
+TEST_CASE("loader_without_libraries_changes_nothing") {
   ImageRoot root;
   give_glibc(root);
   give_cache(root, {});
   CHECK(edits_for(root, {}) == Edits());
 }
 
-TEST_CASE("a directory of the image is searched first, and comes before the libraries") {
+TEST_CASE("loader_image_directory_is_searched_first") {
   ImageRoot root;
   give_glibc(root);
   give_cache(root, {{"libcuda.so.1", "/image/libcuda.so.1"}});
@@ -182,13 +182,13 @@ TEST_CASE("a directory of the image is searched first, and comes before the libr
   const std::string configuration = root.text("/etc/ld.so.conf.d/00-spank-container.conf");
   CHECK(configuration.ends_with("\n" + compat + "\n" + kFirst + "\n"));
 
-  // A directory may be a link, to nowhere or around; it is the same as an empty one.
+  // A directory may be a dangling or circular link, which counts as an empty directory.
   root.link("/loop", "/loop");
   root.apply(edits_for(root, {}, {{"/loop", true}, {"/nowhere", false}}));
   CHECK(entries_of(root) == std::vector<std::string>{"libcuda.so.1 /image/libcuda.so.1"});
 }
 
-TEST_CASE("musl is given directories") {
+TEST_CASE("loader_musl_image_gets_directories") {
   ImageRoot root;
   root.put("/lib/ld-musl-x86_64.so.1", elf_library("libc.musl-x86_64.so.1"));
   const char* path = "/etc/ld-musl-x86_64.path";
@@ -215,7 +215,7 @@ TEST_CASE("musl is given directories") {
   CHECK(file_of(edits_for(root, {}), kCache) == nullptr);
 }
 
-TEST_CASE("an image with both C libraries gets both") {
+TEST_CASE("loader_image_with_two_libcs_gets_both") {
   ImageRoot root;
   give_glibc(root);
   root.put("/lib/ld-musl-x86_64.so.1", elf_library("libc.musl-x86_64.so.1"));
@@ -224,7 +224,7 @@ TEST_CASE("an image with both C libraries gets both") {
   CHECK(file_of(edits, "/etc/ld-musl-x86_64.path") != nullptr);
 }
 
-TEST_CASE("an image without a known loader is told by a variable") {
+TEST_CASE("loader_unknown_gets_library_path") {
   ImageRoot root;
   const Edits edits = edits_for(root, {driver("libcuda.so.1", "550")});
   CHECK(edits.files.empty());
@@ -232,7 +232,7 @@ TEST_CASE("an image without a known loader is told by a variable") {
   CHECK(target_of(edits, kFirst + "/libcuda.so.1") == "/usr/lib/libcuda.so.550");
 }
 
-TEST_CASE("an image of another architecture is left alone, with a note") {
+TEST_CASE("loader_image_of_other_architecture_is_left_alone") {
   ImageRoot root;
   root.put("/lib/ld-linux-aarch64.so.1", elf_library("ld-linux-aarch64.so.1", EM_AARCH64));
   root.put("/lib64/ld-linux-x86-64.so.2",
@@ -244,7 +244,7 @@ TEST_CASE("an image of another architecture is left alone, with a note") {
   CHECK(edits.notes.back().starts_with("1 libraries are skipped"));
 }
 
-TEST_CASE("libraries of 32 bits have entries of their own") {
+TEST_CASE("loader_32_bit_libraries_get_own_entries") {
   ImageRoot root;
   give_glibc(root);
   root.put("/lib/ld-linux.so.2", elf_library("ld-linux.so.2", EM_386));
@@ -256,7 +256,7 @@ TEST_CASE("libraries of 32 bits have entries of their own") {
   CHECK(cache->find("libcuda.so.1", kX86)->path == "/usr/lib/libcuda.so.1");
 }
 
-TEST_CASE("forty libraries for an image with a large cache" * doctest::skip()) {
+TEST_CASE("loader_forty_libraries_with_large_cache_are_fast", "[.]") {
   ImageRoot root;
   give_glibc(root);
   std::vector<std::pair<std::string, std::string>> entries;
@@ -277,7 +277,7 @@ TEST_CASE("forty libraries for an image with a large cache" * doctest::skip()) {
                   .count());
     REQUIRE(edits.symlinks.size() == 80);
   }
-  MESSAGE("5000 entries, 40 libraries: " << best << " us");
+  WARN("5000 entries, 40 libraries: " << best << " us");
 }
 
 }  // namespace

@@ -7,8 +7,8 @@
 #include <random>
 
 #include "hooks/loader/elf.hpp"
+#include "unit/catch2_compat.hpp"
 #include "unit/hooks/elf_maker.hpp"
-#include "unit/test.hpp"
 
 namespace spc {
 namespace {
@@ -28,7 +28,7 @@ UniqueFd loaded_library(const char* soname) {
   return file;
 }
 
-TEST_CASE("reads a library that was made here") {
+TEST_CASE("elf_made_library_is_read") {
   const MadeElf made{.soname = "libmpi.so.12",
                      .needed = {"libfabric.so.1", "libc.so.6"},
                      .version_needs = {{"libc.so.6", {"GLIBC_2.2.5", "GLIBC_2.34"}},
@@ -51,7 +51,7 @@ TEST_CASE("reads a library that was made here") {
   CHECK(elf_machine_of(file.get()) == EM_X86_64);
 }
 
-TEST_CASE("reads this machine's own C library and this program") {
+TEST_CASE("elf_libc_and_own_program_are_read") {
   const auto libc = read_elf(loaded_library(LIBC_SO).get());
   REQUIRE(libc);
   CHECK(libc->soname == LIBC_SO);
@@ -74,7 +74,7 @@ TEST_CASE("reads this machine's own C library and this program") {
         program->notes.end());
 }
 
-TEST_CASE("what is no ELF file is said to be none") {
+TEST_CASE("elf_other_files_are_refused") {
   for (const std::string& bytes : {std::string(), std::string("\177ELF"),
                                    std::string("INPUT(libc.so.6)\n"), std::string(4096, '\0')}) {
     const auto file = memory_file(bytes);
@@ -88,7 +88,7 @@ TEST_CASE("what is no ELF file is said to be none") {
   CHECK(!read_elf(UniqueFd(::open("/", O_RDONLY | O_CLOEXEC)).get()));
 }
 
-TEST_CASE("a damaged library is read without harm, whatever is wrong") {
+TEST_CASE("elf_damaged_library_is_read_safely") {
   const std::string whole = MadeElf{.soname = "libx.so.1",
                                     .needed = {"liby.so.1"},
                                     .version_needs = {{"libc.so.6", {"GLIBC_2.17"}}}}
@@ -110,7 +110,7 @@ TEST_CASE("a damaged library is read without harm, whatever is wrong") {
   CHECK(readable > 0);
 }
 
-TEST_CASE("versions are compared by their numbers") {
+TEST_CASE("versions_compare_by_numbers") {
   CHECK(compare_versions("2.9", "2.34") < 0);
   CHECK(compare_versions("550.54.15", "535") > 0);
   CHECK(compare_versions("2.34", "2.34") == 0);

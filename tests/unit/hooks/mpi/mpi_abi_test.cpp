@@ -1,6 +1,6 @@
-#include "hooks/mpi/mpi_abi.hpp"
-#include "hooks/libraries/host_library.hpp"
+#include "hooks/libraries/libraries.hpp"
 #include "hooks/loader/ld_cache.hpp"
+#include "hooks/mpi/mpi_hooks.hpp"
 #include "unit/has.hpp"
 #include "unit/hooks/elf_maker.hpp"
 #include "unit/hooks/image_root.hpp"
@@ -16,7 +16,7 @@ const MadeElf kMpi{.soname = "libmpi.so.12",
                    .needed = {"libc.so.6"},
                    .version_needs = {{"libc.so.6", {"GLIBC_2.17"}}}};
 
-/// A node that brings an MPI, and an image with a C library and MPI.
+/// A node that provides an MPI, and an image with a C library and MPI.
 struct Scene {
   ImageRoot node, image;
   std::vector<std::pair<std::string, std::string>> cache;  ///< soname and path
@@ -37,7 +37,7 @@ struct Scene {
   void set(const std::string& key, const std::string& value) {
     context.settings.emplace(key, value);
   }
-  /// In the image, with links from the soname, and known to its loader.
+  /// Adds a library to the image, with links from its soname, and to its loader's cache.
   void put_library(const std::string& path, const MadeElf& library) {
     image.put(path, library.bytes());
     const auto slash = path.rfind('/') + 1;
@@ -57,7 +57,7 @@ struct Scene {
   }
 };
 
-TEST_CASE("two files of one soname are refused, also one for MPI and one for the fabric") {
+TEST_CASE("mpi_host_libraries_with_equal_soname_are_refused") {
   Scene scene;
   scene.put_library("/usr/lib/libmpi.so.12.0.5", {.soname = "libmpi.so.12"});
   const auto put = [&](const char* path) {
@@ -80,7 +80,7 @@ TEST_CASE("two files of one soname are refused, also one for MPI and one for the
   CHECK(scene.run().refusal == clash);
 }
 
-TEST_CASE("versions are read from file names") {
+TEST_CASE("mpi_library_version_is_read_from_file_name") {
   CHECK(library_version("libmpi.so.12.1.8") == std::vector<unsigned>{12, 1, 8});
   CHECK(library_version("libmpi.so").empty());
   CHECK(library_version("libmpi.so.40.beta") == std::vector<unsigned>{40});
@@ -89,7 +89,7 @@ TEST_CASE("versions are read from file names") {
   CHECK(linker_name("libmpi_cray.so.12.0") == "libmpi_cray.so");
 }
 
-TEST_CASE("three levels of what fits") {
+TEST_CASE("mpi_abi_compatibility_levels") {
   using enum AbiLevel;
   using enum AbiFit;
   CHECK(abi_fit({12, 1, 1}, {12, 1, 1}, strict) == fits);
@@ -104,7 +104,7 @@ TEST_CASE("three levels of what fits") {
   CHECK(abi_fit({12}, {12, 1, 1}, strict) == no);
 }
 
-TEST_CASE("what was read on the node is known inside") {
+TEST_CASE("mpi_host_library_survives_serialization") {
   const HostLibrary library{
       .source = "/opt/a b/libx.so.1",
       .soname = "libx.so.1",
@@ -122,7 +122,7 @@ TEST_CASE("what was read on the node is known inside") {
   CHECK(again.file_name() == "libx.so.1");
 }
 
-TEST_CASE("the node's MPI takes the place of the image's") {
+TEST_CASE("mpi_of_node_replaces_mpi_of_image") {
   Scene scene;
   scene.put_library("/usr/lib/libmpi.so.12.0.5", {.soname = "libmpi.so.12"});
   scene.put_library("/usr/lib/libmpi.so.40.30.2", {.soname = "libmpi.so.40"});
@@ -147,7 +147,7 @@ TEST_CASE("the node's MPI takes the place of the image's") {
   CHECK(edits.environment == Edits::Environment());
 }
 
-TEST_CASE("an image that searches directories of its own has the node's before them") {
+TEST_CASE("mpi_of_node_precedes_image_library_path") {
   Scene scene;
   scene.image.put("/opt/image/libmpi.so.12", MadeElf{.soname = "libmpi.so.12"}.bytes());
   scene.context.image["LD_LIBRARY_PATH"] = "/opt/image:/nowhere";
@@ -157,7 +157,7 @@ TEST_CASE("an image that searches directories of its own has the node's before t
   CHECK(has(edits.notes.at(0), "/opt/image/libmpi.so.12"));
 }
 
-TEST_CASE("without a cache the usual directories are looked into") {
+TEST_CASE("mpi_of_image_without_cache_is_found_in_usual_directories") {
   Scene scene;
   scene.put_library("/usr/lib64/libmpi.so.40.30.2", {.soname = "libmpi.so.40"});
   auto edits = mpi_abi_hook.prepare(scene.context);
@@ -166,7 +166,7 @@ TEST_CASE("without a cache the usual directories are looked into") {
   CHECK(has(edits->refusal, "the image's libmpi.so.40"));
 }
 
-TEST_CASE("MPICH is the same under Debian's names") {
+TEST_CASE("mpich_is_found_under_debian_names") {
   Scene scene;
   scene.put_library("/usr/lib/libmpich.so.12.1.0", {.soname = "libmpich.so.12"});
   scene.put_library("/usr/lib/libmpi.so.40.30.2", {.soname = "libmpi.so.40"});
@@ -181,7 +181,7 @@ TEST_CASE("MPICH is the same under Debian's names") {
   CHECK(has(newer.run().refusal, "does not match the image's libmpich.so.12.2.2"));
 }
 
-TEST_CASE("an MPI of another ABI is refused, and who translates is named") {
+TEST_CASE("mpi_of_other_abi_is_refused_with_translators") {
   Scene scene;
   scene.put_library("/usr/lib/libmpi.so.40.30.2", {.soname = "libmpi.so.40"});
   const std::string refusal = scene.run().refusal;
@@ -190,8 +190,7 @@ TEST_CASE("an MPI of another ABI is refused, and who translates is named") {
   CHECK(has(refusal, "Wi4MPI and mpixlate"));
 }
 
-TEST_CASE(
-    "an older MPI of the node is refused, or allowed with a warning where the site says major") {
+TEST_CASE("mpi_of_node_older_than_image_is_refused_or_warned") {
   Scene refused;
   refused.put_library("/usr/lib/libmpi.so.12.2.0", {.soname = "libmpi.so.12"});
   CHECK(has(refused.run().refusal,
@@ -213,8 +212,7 @@ TEST_CASE(
             "the node's libmpi.so.12.1.1 is older than the image's libmpi.so.12.2.0"));
 }
 
-TEST_CASE(
-    "a library of the node that needs a newer C library is refused before anything is mounted") {
+TEST_CASE("mpi_of_node_needing_newer_libc_is_refused") {
   Scene scene;
   MadeElf newer = kMpi;
   newer.version_needs = {{"libc.so.6", {"GLIBC_2.17", "GLIBC_2.34", "GLIBC_2.9"}}};
@@ -232,7 +230,7 @@ TEST_CASE(
   CHECK(has(musl.run().refusal, "needs glibc, but the image's C library is musl"));
 }
 
-TEST_CASE("libraries that the node's MPI needs come from the node or the image, or it is refused") {
+TEST_CASE("mpi_dependencies_come_from_node_or_image") {
   MadeElf mpi = kMpi;
   mpi.needed = {"libfabric.so.1", "libc.so.6"};
   mpi.version_needs["libfabric.so.1"] = {"FABRIC_1.6"};
@@ -271,16 +269,14 @@ TEST_CASE("libraries that the node's MPI needs come from the node or the image, 
       "the node's libfabric.so.1 is older than the image's: programs that need its FABRIC_1.7"));
 }
 
-TEST_CASE(
-    "a container that is started again is judged by its image, not by what the last start gave "
-    "it") {
+TEST_CASE("mpi_of_restarted_container_is_compared_with_image") {
   Scene scene;
   scene.put_library("/usr/lib/libmpi.so.40.30.2", {.soname = "libmpi.so.40"});
   scene.cache.emplace_back("libmpi.so.12", kInside + "libmpi.so.12");
   CHECK(has(scene.run().refusal, "the image's libmpi.so.40"));
 }
 
-TEST_CASE("an image without MPI is given the node's, one of another machine is not") {
+TEST_CASE("mpi_is_added_to_image_without_mpi") {
   Scene scene;
   const Edits edits = scene.run();
   CHECK(edits.refusal.empty());
@@ -293,7 +289,7 @@ TEST_CASE("an image without MPI is given the node's, one of another machine is n
   CHECK(has(other.run().refusal, "the node's libmpi.so.12 is for x86-64, but the image is not"));
 }
 
-TEST_CASE("where the site asks for it, an image without MPI is left as it is") {
+TEST_CASE("mpi_requested_by_site_leaves_image_without_mpi_alone") {
   Scene scene;
   scene.context.mpi.clear();
   scene.set("mpi", "host");
@@ -313,7 +309,7 @@ TEST_CASE("where the site asks for it, an image without MPI is left as it is") {
   CHECK(has(other.run().refusal, "different ABIs"));
 }
 
-TEST_CASE("what the site says wrongly is refused by name") {
+TEST_CASE("mpi_settings_with_errors_are_refused") {
   Scene missing;
   missing.set("mpi_dependencies", "/no/such.so");
   const auto error = mpi_abi_hook.prepare(missing.context);
@@ -332,7 +328,7 @@ TEST_CASE("what the site says wrongly is refused by name") {
   CHECK(has(nothing.run().refusal, "an administrator can set mpi_libraries"));
 }
 
-TEST_CASE("functions that a library exports are read by either table") {
+TEST_CASE("mpi_exported_functions_are_read_from_either_hash_table") {
   for (const bool gnu : {true, false}) {
     const MadeElf made{.soname = "libmpi.so.12",
                        .functions = {"MPI_Init", "PMPI_Init", "MPI_Send_c"},
@@ -343,7 +339,7 @@ TEST_CASE("functions that a library exports are read by either table") {
   CHECK(exported_functions(MadeElf{.soname = "libmpi.so.12"}.file().get(), "MPI_").empty());
 }
 
-TEST_CASE("an older MPI of the node says by name what it lacks") {
+TEST_CASE("mpi_of_node_lacking_functions_lists_them") {
   Scene scene;
   scene.node.put(kHostMpi, MadeElf{.soname = "libmpi.so.12",
                                    .needed = {"libc.so.6"},
@@ -361,7 +357,7 @@ TEST_CASE("an older MPI of the node says by name what it lacks") {
                                    "MPI_B, MPI_C, MPI_Send_c or 1 more will fail"});
 }
 
-TEST_CASE("an MPI of the node that no program of the image would find is refused") {
+TEST_CASE("mpi_under_vendor_soname_is_refused") {
   Scene scene;
   scene.node.put("/opt/cray/libmpi_gnu_123.so.12.0.0",
                  MadeElf{.soname = "libmpi_gnu_123.so.12", .needed = {"libc.so.6"}}.bytes());
@@ -371,12 +367,12 @@ TEST_CASE("an MPI of the node that no program of the image would find is refused
   CHECK(has(scene.run().refusal,
             "none of mpi_libraries replaces the image's libmpich.so.12: the node's "
             "libmpi_gnu_123.so.12 has another name (hint: "));
-  scene.context.mpi.clear();  // also where the site asks for it
+  scene.context.mpi.clear();  // even if the site requests it
   scene.set("mpi", "host");
   CHECK(has(scene.run().refusal, "on Cray in lib-abi-mpich"));
 }
 
-TEST_CASE("what the node's MPI needs and the image has is the image's, if the site says so") {
+TEST_CASE("mpi_fallback_libraries_yield_to_the_image") {
   Scene scene;
   scene.node.put(kHostMpi, MadeElf{.soname = "libmpi.so.12",
                                    .needed = {"libjson-c.so.3", "libnl-3.so.200", "libc.so.6"}}
@@ -398,7 +394,7 @@ TEST_CASE("what the node's MPI needs and the image has is the image's, if the si
         Versions{kInside + "libmpi.so.12.1.1", kInside + "fallback/libjson-c.so.3", "", ""});
 }
 
-TEST_CASE("with the node's MPI, places and variables are the node's") {
+TEST_CASE("mpi_of_node_sets_prefix_variables") {
   Scene scene;
   scene.put_library("/usr/lib/libmpi.so.12.0.5", {.soname = "libmpi.so.12"});
   scene.context.image = {{"OPAL_PREFIX", "/opt/hpcx/ompi"},
@@ -417,7 +413,7 @@ TEST_CASE("with the node's MPI, places and variables are the node's") {
         std::map<std::string, std::string>{{"MPICH_GPU_SUPPORT_ENABLED", "1"},
                                            {"OPAL_LIBDIR", "/opt/site/lib"},
                                            {"OPAL_PREFIX", "/opt/site"}});
-  scene.context.mpi.clear();  // not where the image keeps its own
+  scene.context.mpi.clear();  // not the directory of the image's own copy
   scene.set("mpi", "host");
   std::filesystem::remove(scene.image.path("/usr/lib/libmpi.so.12.0.5"));
   std::filesystem::remove(scene.image.path("/usr/lib/libmpi.so.12"));
@@ -425,7 +421,7 @@ TEST_CASE("with the node's MPI, places and variables are the node's") {
   CHECK(scene.run().environment == Edits::Environment());
 }
 
-TEST_CASE("it runs only where the node's MPI is asked for") {
+TEST_CASE("mpi_hook_runs_only_with_host_mpi") {
   HookContext context;
   CHECK(!mpi_abi_hook.when(context));
   context.settings.emplace("mpi", "host");

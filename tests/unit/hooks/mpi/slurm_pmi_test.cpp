@@ -1,13 +1,13 @@
-// 50-slurm-pmi: which directories, refusals and variables come of the job's variables. The node is
-// a directory.
+// 50-slurm-pmi: directories, refusals and variables that follow from the job's variables. The node
+// is a directory.
 
 #include <fcntl.h>
 
 #include <filesystem>
 #include <fstream>
 
-#include "hooks/mpi/slurm_pmi.hpp"
-#include "hooks/step/slurm_conf.hpp"
+#include "hooks/mpi/mpi_hooks.hpp"
+#include "hooks/step/allocation.hpp"
 #include "unit/has.hpp"
 #include "unit/hooks/elf_maker.hpp"
 
@@ -16,7 +16,7 @@ namespace fs = std::filesystem;
 
 namespace {
 
-/// A node whose files are below a directory of its own, and a step of two tasks on it.
+/// A node whose files are in a temporary directory, and a step of two tasks on it.
 struct Node {
   fs::path root;
   HookContext context;
@@ -62,7 +62,7 @@ struct Node {
       return UniqueFd(::open((place + path).c_str(), flags | O_CLOEXEC));
     };
   }
-  /// With the node's files as the image's.
+  /// Returns the edits for an image with the node's files.
   [[nodiscard]] Edits create() {
     look_into(*this);
     Edits edits;
@@ -81,20 +81,21 @@ using Names = std::vector<std::string>;
 
 }  // namespace
 
-TEST_CASE("Slurm's files: keys in any case, the last one counts, comments do not") {
+TEST_CASE("slurm_conf_keys_ignore_case_and_comments") {
   CHECK(slurm_setting("TmpFS=/a\ntmpfs=/b # TmpFS=/c\n", "TmpFS") == "/b");
   CHECK(slurm_setting("NodeName=n1 CPUs=4 TmpFS=/d State=UP\n", "tmpfs") == "/d");
   CHECK(slurm_setting("#TmpFS=/a\nMyTmpFS=/b\nTmpFS\n", "TmpFS").empty());
   CHECK(slurm_setting("", "TmpFS").empty());
 }
 
-TEST_CASE("a step without MPI gets nothing") {
+TEST_CASE("pmi_step_without_mpi_gets_nothing") {
   Node node;
   CHECK(node.prepare() == Edits());
   CHECK(node.task() == Edits());
 }
 
-TEST_CASE("the directories of the PMIx server and of its clients") {
+// outcome 217 accepted: the PMIx server's directory is absent or hidden
+TEST_CASE("pmix_server_and_client_directories_are_mounted") {
   Node node;
   node.use_pmix();
   CHECK(node.mounted() == Names{"/var/spool/slurmd/pmix.17.3", "/tmp/spmix_appdir_2001_17.3"});
@@ -107,7 +108,7 @@ TEST_CASE("the directories of the PMIx server and of its clients") {
   CHECK(node.mounted()[1] == "/mine/spmix_appdir_2001_17.3");
 }
 
-TEST_CASE("SLURM_CONF of the job says where Slurm's files are; one that is no path says nothing") {
+TEST_CASE("slurm_conf_variable_of_job_locates_the_files") {
   Node node;
   node.use_pmix();
   node.write("opt/slurm/etc/slurm.conf", "TmpFS=/fast\n");
@@ -117,23 +118,21 @@ TEST_CASE("SLURM_CONF of the job says where Slurm's files are; one that is no pa
   CHECK(node.mounted()[1] == "/tmp/spmix_appdir_2001_17.3");
 }
 
-TEST_CASE("mpirun's server has a directory, and no client directory of Slurm's") {
+TEST_CASE("pmix_of_mpirun_mounts_only_its_server_directory") {
   Node node;
   node.context.job = {{"PMIX_NAMESPACE", "prte-host-12@1"},
                       {"PMIX_SERVER_TMPDIR", "/tmp/ompi.host.2001/pid.12"}};
   CHECK(node.mounted() == Names{"/tmp/ompi.host.2001/pid.12"});
 }
 
-TEST_CASE("PALS of cray_shasta has a directory") {
+TEST_CASE("pals_directory_is_mounted_for_cray_shasta") {
   Node node;
   node.context.job["SLURM_MPI_TYPE"] = "cray_shasta";
   node.context.job["PALS_SPOOL_DIR"] = "/var/spool/slurmd/mpi_cray_shasta/17.3";
   CHECK(node.mounted() == Names{"/var/spool/slurmd/mpi_cray_shasta/17.3"});
 }
 
-TEST_CASE(
-    "what is known to fail is refused if it was asked for, and warned of if the site gives it to "
-    "every step") {
+TEST_CASE("pmi_unsupported_options_are_refused_or_warned") {
   Node node;
   node.use_pmix();
   node.context.own_net = true;
@@ -145,9 +144,7 @@ TEST_CASE(
   CHECK(node.prepare().warnings.empty());
 }
 
-TEST_CASE(
-    "ids that differ inside: munge or a server without checks, or a warning where the image has "
-    "MPI") {
+TEST_CASE("pmi_with_other_ids_inside_is_refused_or_warned") {
   Node node;
   node.use_pmix();
   node.context.remap_root = true;
@@ -169,13 +166,13 @@ TEST_CASE(
   CHECK(edits.refusal.empty());
   CHECK(edits.mounts.back().source == "/run/munge");
 
-  // Whether the image has munge is known only when it is there.
+  // Whether the image has munge is known only after it is mounted.
   CHECK(warnings(edits).find("libmunge.so.2") != std::string::npos);
   node.write("etc/ld.so.cache", pmix + std::string("/lib/x86_64-linux-gnu/libmunge.so.2\0", 36));
   CHECK(warnings(edits).empty());
 }
 
-TEST_CASE("containers of their own may not have memory of their own") {
+TEST_CASE("pmi_with_own_ipc_namespace_is_refused") {
   Node node;
   node.use_pmix();
   node.context.own_container = true;
@@ -186,7 +183,7 @@ TEST_CASE("containers of their own may not have memory of their own") {
   CHECK(node.prepare().refusal.empty());
 }
 
-TEST_CASE("a task has its own variables, whatever an image was saved with") {
+TEST_CASE("pmi_task_variables_replace_saved_ones") {
   Node node;
   node.context.job["PMI_RANK"] = "1";
   node.context.job["PMI_FD"] = "11";
@@ -197,8 +194,7 @@ TEST_CASE("a task has its own variables, whatever an image was saved with") {
   CHECK(edits.environment.unset == std::set<std::string>{"PMIX_RANK"});
 }
 
-TEST_CASE(
-    "tuning and places of libraries are not a task's: they stay as site, job and image have them") {
+TEST_CASE("pmi_tuning_variables_are_kept") {
   Node node;
   node.context.environment = {{"FI_CXI_DEFAULT_CQ_SIZE", "131072"},
                               {"PMI_MMAP_SYNC_WAIT_TIME", "300"},
@@ -209,7 +205,7 @@ TEST_CASE(
                               {"FI_CXI_COLL_JOB_ID", "7"},
                               {"FI_CXI_HWCOLL_MIN_NODES", "4"},
                               {"PMIX_SERVER_TMPDIR", "/old"}};
-  node.context.job["PMIX_INSTALL_PREFIX"] = "/usr/mpi/hpcx";  // by a module on the login node
+  node.context.job["PMIX_INSTALL_PREFIX"] = "/usr/mpi/hpcx";  // set by a module on the login node
   const Edits edits = node.task();
   CHECK(edits.environment.set.empty());
   CHECK(edits.environment.unset == std::set<std::string>{"FI_CXI_COLL_JOB_ID",
@@ -217,10 +213,10 @@ TEST_CASE(
                                                          "PMIX_SERVER_TMPDIR"});
 }
 
-TEST_CASE("PMIx chooses its components itself, but for those that everyone has") {
+TEST_CASE("pmix_components_are_chosen_conservatively") {
   Node node;
   node.use_pmix();
-  CHECK(!node.task().environment.defaults.contains("PMIX_MCA_psec"));  // munge is not everywhere
+  CHECK(!node.task().environment.defaults.contains("PMIX_MCA_psec"));  // munge may be missing
   node.context.job["PMIX_GDS_MODULE"] = "hash";
   node.context.job["PMIX_SECURITY_MODE"] = "native";
   CHECK(node.task().environment.defaults ==
@@ -239,14 +235,14 @@ TEST_CASE("PMIx chooses its components itself, but for those that everyone has")
   CHECK(node.task().environment.unset.empty());
 }
 
-TEST_CASE("where the server's directory is hidden, its data come by another way") {
+TEST_CASE("pmix_with_hidden_server_directory_uses_hash_store") {
   Node node;
   node.use_pmix();
   CHECK(node.task().environment.defaults ==
         std::map<std::string, std::string>{{"PMIX_MCA_gds", "hash"}});
 }
 
-TEST_CASE("an image whose MPI does not understand the --mpi that was asked for") {
+TEST_CASE("pmi_type_unsupported_by_image_mpi_warns") {
   Node node;
   (void)node.task();
   const auto warnings = [&](const char* type, const std::string& library) {
@@ -264,7 +260,7 @@ TEST_CASE("an image whose MPI does not understand the --mpi that was asked for")
   CHECK(warnings("none", "libother.so.1") == 0);
 }
 
-TEST_CASE("places of a module's MPI that the container does not have are unset") {
+TEST_CASE("mpi_module_paths_missing_in_container_are_unset") {
   Node node;
   node.context.job.insert({{"OPAL_PREFIX", "/opt/hpcx/ompi"},
                            {"PMIX_INSTALL_PREFIX", "/opt/pmix"},
@@ -284,7 +280,7 @@ TEST_CASE("places of a module's MPI that the container does not have are unset")
   CHECK(node.task().environment.unset.empty());
 }
 
-TEST_CASE("Cray's launcher and an image that cannot talk to it") {
+TEST_CASE("cray_pals_with_image_without_cray_pmi_warns") {
   Node node;
   node.context.job["SLURM_MPI_TYPE"] = "cray_shasta";
   node.context.job["PALS_SPOOL_DIR"] = "/var/spool/slurmd/mpi_cray_shasta/17.3";
@@ -298,7 +294,7 @@ TEST_CASE("Cray's launcher and an image that cannot talk to it") {
   CHECK(node.create().warnings.empty());
 }
 
-TEST_CASE("Open MPI 5 has PMIx only, whatever libraries are there") {
+TEST_CASE("open_mpi_5_without_pmix_warns") {
   Node node;
   node.context.job["SLURM_MPI_TYPE"] = "pmi2";
   for (const char* name : {"libmpi.so.40", "libpmi2.so.0"})
@@ -309,7 +305,7 @@ TEST_CASE("Open MPI 5 has PMIx only, whatever libraries are there") {
                                         "is not supported (hint: --mpi=pmix)"});
 }
 
-TEST_CASE("Open MPI is found where vendors install it") {
+TEST_CASE("open_mpi_in_vendor_directories_is_found") {
   for (const char* directory :
        {"opt/hpcx/ompi/lib", "opt/amazon/openmpi/lib64", "opt/amazon/openmpi5/lib64",
         "opt/openmpi/lib", "usr/lib/x86_64-linux-gnu/openmpi/lib",
@@ -326,7 +322,7 @@ TEST_CASE("Open MPI is found where vendors install it") {
         Names{"the image has MPICH or a derivative: use --mpi=pmi2 to connect ranks"});
 }
 
-TEST_CASE("Intel MPI is given Slurm's libpmi2 of the node") {
+TEST_CASE("intel_mpi_gets_libpmi2_of_node") {
   Node node;
   Node image;
   node.context.job["SLURM_MPI_TYPE"] = "pmi2";
@@ -366,16 +362,14 @@ TEST_CASE("Intel MPI is given Slurm's libpmi2 of the node") {
   CHECK(task->environment.defaults.at("I_MPI_PMI_LIBRARY") ==
         "/usr/lib/spank-container/pmi/libpmi2.so.0");
 
-  node.context.image.clear();  // of another MPI: nothing comes
+  node.context.image.clear();  // of another MPI: no edits
   const Edits other = start();
   CHECK(other.libraries.empty());
   REQUIRE(other.mounts.size() == 1);
   CHECK(other.mounts[0].target.empty());
 }
 
-TEST_CASE(
-    "an Open MPI 4 that was built with PMI-2 is given Slurm's libpmi2 of the node, one without is "
-    "not") {
+TEST_CASE("open_mpi_4_built_with_pmi2_gets_libpmi2_of_node") {
   Node node;
   Node image;
   node.context.job["SLURM_MPI_TYPE"] = "pmi2";
@@ -417,9 +411,7 @@ TEST_CASE(
                                   "not supported (hint: --mpi=pmix)"});
 }
 
-TEST_CASE(
-    "an image whose MPI is linked with libpmi2, as MVAPICH2 for Slurm is, is given that of the "
-    "node") {
+TEST_CASE("mpi_linked_with_libpmi2_gets_libpmi2_of_node") {
   Node node;
   Node image;
   node.context.job["SLURM_MPI_TYPE"] = "pmi2";
@@ -449,12 +441,13 @@ TEST_CASE(
   CHECK(start().libraries.empty());
 }
 
-TEST_CASE("slurm.conf with what it includes") {
+TEST_CASE("slurm_conf_includes_are_followed") {
   Node node;
   node.write("etc/slurm/slurm.conf",
              "ClusterName=a\nInclude mpi-default.conf\ninclude /etc/site/more.conf\n");
   node.write("etc/slurm/mpi-default.conf", "MpiDefault=pmix\n");
-  node.write("etc/site/more.conf", "TmpFS=/fast\nInclude /etc/site/more.conf\n");  // a ring
+  // A circular include.
+  node.write("etc/site/more.conf", "TmpFS=/fast\nInclude /etc/site/more.conf\n");
   const std::string text = slurm_file(node.context, "slurm.conf");
   CHECK(slurm_setting(text, "MpiDefault") == "pmix");
   CHECK(slurm_setting(text, "TmpFS") == "/fast");

@@ -1,6 +1,6 @@
-#include "image/config/config.hpp"
-#include "image/config/config_example.hpp"
-#include "unit/test.hpp"
+#include "config/config.hpp"
+#include "base/process/supervised.hpp"
+#include "unit/catch2_compat.hpp"
 
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -19,11 +19,23 @@ using namespace spc::test;
 
 namespace {
 
+/// Returns all tables of config.toml with their keys.
+const std::vector<KeyTable>& all_tables() {
+  static Config config;
+  static RegistryConfig registry;
+  static const std::vector<KeyTable> kTables = [] {
+    auto all = config.tables();
+    all.push_back({"registries.\"NAME\"", "", registry.keys()});
+    return all;
+  }();
+  return kTables;
+}
+
 bool config_refused(const std::string& text, const std::string& reason) {
   return refused(parse_config(text, "config.toml"), reason);
 }
 
-/// A directory that goes with the test.
+/// A temporary directory, removed by the destructor.
 struct Scratch {
   std::string directory = "/tmp/spc-config-XXXXXX";
 
@@ -38,7 +50,7 @@ struct Scratch {
 
 }  // namespace
 
-TEST_CASE("an empty or missing file means the defaults") {
+TEST_CASE("config_empty_or_missing_gives_defaults") {
   const Config config = parse_config("", "config.toml").value();
   CHECK(config.default_registry == "docker.io");
   CHECK(config.writable);
@@ -47,7 +59,7 @@ TEST_CASE("an empty or missing file means the defaults") {
   CHECK(read_config("/nonexistent/config.toml").value().pull == PullPolicy::newer);
 }
 
-TEST_CASE("every key is read") {
+TEST_CASE("config_keys_are_read") {
   const Config config = parse_config(R"(
 default_registry = "reg:5000"
 writable = false
@@ -97,21 +109,20 @@ require_digest = true
   CHECK(config.registry("reg.example.org").mirror_tags);
   CHECK(config.registry("reg.example.org").login_servers.size() == 2);
   CHECK(config.registry("reg.example.org").require_digest);
-  const RegistryRules rules = config.submit_rules().registries;
-  CHECK(rules.check("node01:5000"));
-  CHECK(rules.check("docker.io"));
-  CHECK(rules.check("a.b.example.org"));
-  CHECK_FALSE(rules.check("reg.example.org"));  // blocked
-  CHECK_FALSE(rules.check("example.org"));
-  CHECK_FALSE(rules.check("evilexample.org"));
-  CHECK_FALSE(rules.check("node01"));
+  CHECK(config.check_registry("node01:5000"));
+  CHECK(config.check_registry("docker.io"));
+  CHECK(config.check_registry("a.b.example.org"));
+  CHECK_FALSE(config.check_registry("reg.example.org"));  // blocked
+  CHECK_FALSE(config.check_registry("example.org"));
+  CHECK_FALSE(config.check_registry("evilexample.org"));
+  CHECK_FALSE(config.check_registry("node01"));
   CHECK(config.registry("node01:5000").insecure);
   CHECK(config.registry("reg.example.org").blocked);
   CHECK(config.registry("reg.example.org").ca == "/x.pem");
   CHECK_FALSE(config.registry("other").insecure);
 }
 
-TEST_CASE("what nodes have is read for all, by partition and by feature") {
+TEST_CASE("config_nodes_are_read_by_partition_and_feature") {
   const auto config =
       parse_config(
           "[nodes]\narch = \"amd64\"\n[partitions.\"gh-200\"]\narch = \"arm64\"\ngpu = \"nvidia\"\n"
@@ -133,7 +144,7 @@ TEST_CASE("what nodes have is read for all, by partition and by feature") {
   }
 }
 
-TEST_CASE("a mistake is named with its line and what was probably meant") {
+TEST_CASE("config_mistake_is_reported_with_line_and_suggestion") {
   CHECK(config_refused("\nwritabel = true",
                        "line 2: writabel: unknown key (hint: did you mean \"writable\"?)"));
   CHECK(config_refused("completely_different = 1", "unknown key (hint: the keys"));
@@ -142,6 +153,9 @@ TEST_CASE("a mistake is named with its line and what was probably meant") {
   CHECK(config_refused("tag_ttl = -1", "expected a number from 0"));
   CHECK(config_refused("writable = true\nmpi = 'd\xe9j\xe0'", "line 2: not UTF-8"));
   CHECK(config_refused("tag_ttl = \"5\"", "expected a whole number"));
+  for (const char* name : {"[[[", "[@x]", "[[ = ]]", "[ #x ]", "[registries.@]", "= 1", "[\"]\"]",
+                           "cl\u00e9 = 1", "\u00e9 = 1"})
+    CHECK(config_refused(std::string("\n") + name + "\n", "line 2"));
   CHECK(config_refused("max_parallel_layers = 65", "from 0 to 64"));
   CHECK(config_refused("squashfs = \"always\"",
                        "\"always\" is not allowed: expected auto, kernel, copy or fuse"));
@@ -169,7 +183,7 @@ TEST_CASE("a mistake is named with its line and what was probably meant") {
   CHECK(config_refused("writable = true\nwritable = false", "config.toml"));
 }
 
-TEST_CASE("a file that others can write is refused") {
+TEST_CASE("config_writable_by_others_is_refused") {
   char path[] = "/tmp/spc-config-XXXXXX";
   const int fd = ::mkstemp(path);
   REQUIRE(fd >= 0);
@@ -182,7 +196,7 @@ TEST_CASE("a file that others can write is refused") {
   CHECK(read_config("/tmp").error().message().find("is not a file") != std::string::npos);
 }
 
-TEST_CASE("the keys of the user's side become records") {
+TEST_CASE("config_user_keys_become_records") {
   const auto records = [](const std::string& text) {
     std::string shown = site_records(parse_config(text, "config.toml").value().site);
     for (char& c : shown) c = c == '\0' ? '\n' : c;
@@ -201,10 +215,13 @@ batch = "steps"
 container_scope = "job"
 messages = "pyxis"
 error_report = false
+failure_hints = false
+discarded_files = "2M"
 task_prolog_on_host = true
 mounts = ["/a:/b:ro", "tmpfs:/c"]
 env = ["A=b=c", "_=",]
 keep_env = ["A", "B_*"]
+unsetenv = ["C", "D_*"]
 allowed_paths = ["/images"]
 features_off = ["container-save", "container-name"]
 max_tmpfs_size = "10%"
@@ -233,7 +250,7 @@ user_hooks = true
 enroot_compat = true
 check_at_submit = true
 )";
-  std::string all;  // of what is given
+  std::string all;  // the given values
   std::istringstream lines(records(given));
   for (std::string line; std::getline(lines, line);) {
     if (given.find("\n" + line.substr(0, line.find('=')) + " = ") != std::string::npos)
@@ -242,9 +259,9 @@ check_at_submit = true
   CHECK(all ==
         "remap_root=true\nentrypoint=task\nentrypoint_timeout=5\nslurm=true\nbatch="
         "steps\ncontainer_scope=job\nmessages=pyxis\n"
-        "error_report=false\ntask_prolog_on_host=true\nmounts=/a:/b:ro\nmounts=tmpfs:/"
+        "error_report=false\nfailure_hints=false\ndiscarded_files=2097152\ntask_prolog_on_host=true\nmounts=/a:/b:ro\nmounts=tmpfs:/"
         "c\nenv=A=b=c\nenv=_=\nkeep_env=A\n"
-        "keep_env=B_*\nallowed_paths=/"
+        "keep_env=B_*\nunsetenv=C\nunsetenv=D_*\nallowed_paths=/"
         "images\nfeatures_off=container-save\nfeatures_off=container-name\nmax_tmpfs_size=10%\n"
         "importer=/opt/importer\ngpu=off\ngpu_devices=accessible\ngpu_numbers=file\ndriver_root=/"
         "opt/driver\nprefer_cdi=true\n"
@@ -260,7 +277,7 @@ check_at_submit = true
         "user_hooks=true\nenroot_compat=true\ncheck_at_submit=true\n");
 }
 
-TEST_CASE("what only the user's side does is checked too") {
+TEST_CASE("config_user_keys_are_validated") {
   CHECK(config_refused("features_off = [\"container-save\",\n\"container-savee\"]",
                        "line 2: features_off: \"container-savee\" is not allowed"));
   CHECK(
@@ -280,7 +297,7 @@ TEST_CASE("what only the user's side does is checked too") {
   CHECK(config_refused("entrypoint_timeout = 1000000", "from 0 to 86400"));
 }
 
-TEST_CASE("files of config.d count more than config.toml, later ones more than earlier ones") {
+TEST_CASE("config_d_overrides_config_in_order") {
   const Scratch scratch;
   scratch.write("config.toml",
                 "tag_ttl = 1\npublic_ttl = 1\nstall_timeout = 1\nenv = "
@@ -301,13 +318,13 @@ TEST_CASE("files of config.d count more than config.toml, later ones more than e
   CHECK(message.find("config.d/25.toml\", line 2: writabel: unknown key") != std::string::npos);
 }
 
-TEST_CASE("config.d counts without config.toml") {
+TEST_CASE("config_d_is_read_without_config_toml") {
   const Scratch scratch;
   scratch.write("config.d/a.toml", "tag_ttl = 3\n");
   CHECK(read_config(scratch.path("config.toml")).value().tag_ttl == 3);
 }
 
-TEST_CASE("a directory above a configuration that others can write is refused") {
+TEST_CASE("config_in_directory_writable_by_others_is_refused") {
   const Scratch scratch;
   scratch.write("config.toml", "");
   scratch.write("config.d/a.toml", "");
@@ -317,7 +334,7 @@ TEST_CASE("a directory above a configuration that others can write is refused") 
   };
   CHECK(refusal() == "accepted");
   ::chmod(scratch.path("config.d").c_str(), 0777);
-  CHECK(refusal().find("config.d\" is writable by others (hint: chmod go-w it)") !=
+  CHECK(refusal().find("config.d\" is writable by others (hint: chmod go-w PATH)") !=
         std::string::npos);
   ::chmod(scratch.path("config.d").c_str(), 0755);
   ::chmod(scratch.path("config.d/a.toml").c_str(), 0664);
@@ -330,7 +347,7 @@ TEST_CASE("a directory above a configuration that others can write is refused") 
   CHECK(refusal() == "accepted");
 }
 
-TEST_CASE("a link to a configuration is as good as the directories that it leads through") {
+TEST_CASE("config_link_is_checked_along_its_path") {
   const Scratch site;
   const Scratch other;
   other.write("real.toml", "tag_ttl = 3\n");
@@ -348,39 +365,38 @@ TEST_CASE("a link to a configuration is as good as the directories that it leads
   CHECK(read_config(site.path("config.toml")).error().sys_errno() == ELOOP);
 }
 
-TEST_CASE("every row has a meaning, and a default that it allows") {
-  const auto check = [](const auto& rows) {
-    for (const auto& row : rows) {
-      INFO(row.name);
-      CHECK(*row.meaning != '\0');
-      if (row.check != nullptr) CHECK(row.rule != nullptr);
-      const std::string text = row.default_text;
-      if (row.check != nullptr && !text.empty()) CHECK(row.check(text));
-      const bool has_words = std::string(row.type).find(", ") != std::string::npos;
+TEST_CASE("config_rows_have_meaning_and_valid_default") {
+  for (const KeyTable& table : all_tables()) {
+    for (const Key& key : table.keys) {
+      INFO(key.name);
+      CHECK(*key.meaning != '\0');
+      const std::string text = key.default_text;
+      if (key.allowed.check != nullptr) {
+        CHECK(key.allowed.rule != nullptr);
+        if (!text.empty()) CHECK(key.allowed.check(text));
+      }
+      const bool has_words = std::string(key.type).find(", ") != std::string::npos;
       if (has_words)
-        CHECK((", " + std::string(row.type) + ",").find(", " + text + ",") != std::string::npos);
+        CHECK((", " + std::string(key.type) + ",").find(", " + text + ",") != std::string::npos);
     }
-  };
-  check(kConfigKeys);
-  check(kSiteKeys);
-  check(kStoreKeys);
-  check(kSharedKeys);
-  check(kPeersKeys);
-  check(kNodesKeys);
-  check(kRegistryKeys);
+  }
 }
 
-TEST_CASE("the example that is installed has every key with its default") {
-  std::string text = config_example();
+TEST_CASE("config_example_lists_every_key_with_default") {
+  const auto printed = run_supervised(
+      {.path = SPC_CONFIG_EXAMPLE, .arguments = {SPC_CONFIG_EXAMPLE}, .descriptors = {}}, "",
+      {.time = std::chrono::seconds(30), .output = 1 << 20}, [](std::string_view) {});
+  REQUIRE(printed);
+  std::string text = printed->output;
   std::size_t keys = 0;
   for (std::size_t sign = 0; (sign = text.find("\n#", sign)) != std::string::npos; ++sign) {
     if (text[sign + 2] == ' ') continue;
     text.erase(sign + 1, 1);
     keys += text[sign + 1] != '[';
   }
-  CHECK(keys == std::size(kConfigKeys) + std::size(kSiteKeys) + std::size(kStoreKeys) +
-                    std::size(kSharedKeys) + std::size(kPeersKeys) + std::size(kNodesKeys) +
-                    std::size(kRegistryKeys));
+  std::size_t rows = 0;
+  for (const KeyTable& table : all_tables()) rows += table.keys.size();
+  CHECK(keys == rows);
   const auto config = parse_config(text, "config.toml.example").value();
   CHECK(config.registries.size() == 1);
   CHECK(config.site == SitePolicy());
@@ -389,84 +405,82 @@ TEST_CASE("the example that is installed has every key with its default") {
   CHECK(config.public_ttl == Config().public_ttl);
 }
 
-namespace {
+TEST_CASE("config_accepts_all_forms_of_toml") {
+  const auto config = parse_config(R"(registries."a".blocked = true
+"features_off" = [ # first
 
-SubmitRules plain(const std::vector<std::string>& texts) {
-  std::vector<ConfigFile> files;
-  for (const std::string& text : texts) files.push_back({"config.toml", text});
-  return SubmitRules::of(files);
+ 'container-save' , "container\u002dname", """container-mounts""", '''container-env''', # "]
+]	# last
+tag_ttl = 1_0
+public_ttl = 0x10
+private_ttl = +3
+store = { max_size = "1T", high_watermark = 0b1010000 }
+messages = """\
+  own"""
+[ peers ]
+"fanout" = 0o3
+[ registries . "Node:1" ]
+ca = "/a#b"
+)",
+                                   "c")
+                          .value();
+  CHECK(config.registry("a").blocked);
+  CHECK(config.registry("node:1").ca == "/a#b");
+  CHECK(config.site.features_off == std::vector<std::string>{"container-save", "container-name",
+                                                             "container-mounts", "container-env"});
+  CHECK((config.tag_ttl == 10 && config.public_ttl == 16 && config.private_ttl == 3));
+  CHECK((config.store.max_size == 1ULL << 40U && config.store.high_watermark == 80));
+  CHECK(config.site.messages == "own");
+  CHECK(config.peers.fanout == 3);
+  CHECK(parse_config("registries = { b = { blocked = true } }", "c").value().registry("b").blocked);
 }
 
-/// What srun makes of plain texts is what all others make of them.
-bool is_read_alike(const std::vector<std::string>& texts) {
-  Config config;
-  for (const std::string& text : texts) REQUIRE(add_config(config, text, "config.toml"));
-  SubmitRules rules = plain(texts);
-  std::sort(rules.registries.blocked.begin(), rules.registries.blocked.end());
-  return rules == config.submit_rules();
-}
-
-}  // namespace
-
-TEST_CASE("srun reads plain TOML as the configuration is read") {
-  CHECK(is_read_alike({""}));
-  CHECK(is_read_alike({config_example()}));
-  CHECK(
-      is_read_alike({"features_off = [\"container-save\", 'container-name']\nimporter = "
-                     "\"/x\"\ncheck_at_submit = true"}));
-  CHECK(is_read_alike({"pull = 'missing'\n", "pull = \"always\""}));
-  CHECK(
-      is_read_alike({"# a = \"\n\r\n \"features_off\" = [ # first\n\n 'container-save' , # "
-                     "\"]\n]\t# last\r\ntag_ttl = 1_0\n"}));
-  CHECK(
-      is_read_alike({"allowed_registries = [\"a:1\", \"*.b.c\",]\ndefault_registry = "
-                     "'r:5000'\n[store]\nmax_size = \"1T\"\n"
-                     "[ registries . \"Node:1\" ]\nblocked = true\nca = "
-                     "\"/a#b\"\n[registries.other]\nblocked = false\n"}));
-  CHECK(
-      is_read_alike({"features_off = [\"container-save\"]\n[registries.a]\nblocked = "
-                     "true\n[registries.b]\nblocked = true\n",
-                     "features_off = []\n[registries.a]\nblocked = false\n"}));
-  CHECK(
-      is_read_alike({"[peers]\nsrun_ports = \"61000-61099\"\nfanout = 3\nports = "
-                     "'5000-5001'\n[shared]\npull_at_submit = \"/x\"",
-                     "[peers]\nfanout = 4"}));
-  CHECK(plain({}).known == SubmitRules::Known::none);
-  CHECK(plain({""}).known == SubmitRules::Known::all);
-}
-
-TEST_CASE("what is more than plain TOML is left to scontainer") {
-  for (const char* text : {"registries.\"a\".blocked = true",
-                           "registries = { a = { blocked = true } }",
-                           "features_off = \"\"\"container-save\"\"\"",
-                           "features_off = ['''container-save''']",
-                           "features_off = [\"container\\u002dsave\"]",
-                           "features_off = \"container-save\"",
-                           "features_off = [true]",
-                           "features_off = [\"a\" \"b\"]",
-                           "features_off = [\"container-save\"",
-                           "check_at_submit = \"yes\"",
-                           "check_at_submit = 1",
-                           "pull = \"sometimes\"",
-                           "pull = true",
-                           "importer = /opt/x",
-                           "importer = \"/opt",
-                           "[registries.\"a b\"]\nblocked = true",
-                           "[[registries]]",
-                           "[registries.\"a\"",
-                           "[registries.\"a\"]\nblocked = 1",
-                           "writable",
-                           "writable =",
-                           "= true",
-                           "writable = true false",
-                           "a.b = 1",
-                           "[peers]\nfanout = 0x2",
-                           "[peers]\nfanout = \"2\"",
-                           "[peers]\nsrun_ports = 5000",
-                           "[shared]\npull_at_submit = 1",
-                           "[peers]\nsrun_ports = \"5000\""}) {
+TEST_CASE("config_syntax_error_is_reported_with_line") {
+  for (const std::string text :
+       {"importer = /opt/x", "importer = \"/opt", "[registries.\"a\"", "writable", "writable =",
+        "= true", "writable = true false", "env = [\"a\" \"b\"]", "env = [\"a\"", "env = [\"\\q\"]",
+        "tag_ttl = 1__0", "store = {max_size = \"1G\"", "tag_ttl = 99999999999999999999",
+        "writable = true # a\nwritable = false", "[store]\n[store]"}) {
     INFO(text);
-    CHECK(plain({text}).known == SubmitRules::Known::some);
-    CHECK(plain({"", text, ""}).known == SubmitRules::Known::some);
+    CHECK(config_refused(text, ": not valid TOML: "));
+    const bool has_two_lines = text.find('\n') != std::string::npos;
+    CHECK(config_refused(
+        text, has_two_lines ? "\"config.toml\", line 2: " : "\"config.toml\", line 1: "));
   }
+  for (const std::string text : {"1.0", "1979-05-27", "inf", "07:32:00", "{}", "[]"}) {
+    INFO(text);
+    CHECK(config_refused("\ntag_ttl = " + text, "line 2: tag_ttl: expected a whole number"));
+  }
+  CHECK(config_refused("env = [[\"A=1\"]]", "line 1: env: expected text in quotes"));
+  CHECK(config_refused("[[store]]", "line 1: store: expected to be a table [store]"));
+}
+
+TEST_CASE("config_first_of_several_errors_is_reported") {
+  CHECK(config_refused("writabel = 1\ntag_ttl = -1\n[store]\nmax_size = 1", "line 1: writabel"));
+  CHECK(config_refused("zzz = 1\n[registries]\nx = 1", "line 1: zzz"));
+  CHECK(config_refused("tag_ttl = 1\n[registries.\"r:1\"]\nca = 1\n[peers]\nfanout = 17",
+                       "line 3: registries.\"r:1\".ca"));
+}
+
+TEST_CASE("config_for_srun_has_the_valid_keys") {
+  const Scratch scratch;
+  const std::string path = scratch.path("config.toml");
+  CHECK_FALSE(read_valid_config(path));
+  scratch.write("config.toml",
+                "features_off = [\"container-save\"]\nkey_of_a_later_version = 1\n"
+                "pull = \"sometimes\"\n[peers]\nfanout = \"2\"\nsrun_ports = \"61000-61099\"\n"
+                "[registries.\"a:1\"]\nblocked = true\n");
+  scratch.write("config.d/a.toml", "[registries.\"a:1\"]\nblocked = \"no\"\ninsecure = true\n");
+  scratch.write("config.d/b.toml", "writable = \n");
+  const auto config = read_valid_config(path);
+  REQUIRE(config);
+  CHECK(config->site.features_off == std::vector<std::string>{"container-save"});
+  CHECK(config->pull == PullPolicy::newer);
+  CHECK((config->peers.fanout == 2 && config->peers.srun_ports == "61000-61099"));
+  CHECK((config->registry("a:1").blocked && config->registry("a:1").insecure));
+  CHECK_FALSE(config->check_request({"container-save"}, ""));
+  CHECK_FALSE(config->check_request({}, "a:1/x"));
+  CHECK(config->check_request({"container-name"}, "b:1/x"));
+  ::chmod(path.c_str(), 0666);
+  CHECK_FALSE(read_valid_config(path));
 }

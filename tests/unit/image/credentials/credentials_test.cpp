@@ -1,5 +1,5 @@
-#include "image/credentials/credentials.hpp"
-#include "unit/test.hpp"
+#include "registry/credentials.hpp"
+#include "unit/catch2_compat.hpp"
 
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -10,11 +10,8 @@
 #include <filesystem>
 #include <fstream>
 
-#include "base/base64.hpp"
+#include "base/hash.hpp"
 #include "base/socket.hpp"
-#include "image/credentials/credentials_command.hpp"
-#include "image/credentials/credentials_enroot.hpp"
-#include "image/credentials/credentials_store.hpp"
 #include "unit/image/helpers.hpp"
 
 using namespace spc;
@@ -22,8 +19,8 @@ using namespace spc::test;
 
 namespace {
 
-/// A home of its own, with the environment that leads there, and a directory of programs in front
-/// of PATH.
+/// A temporary home, the variables that select it, and a directory of programs at the front of
+/// PATH.
 class Home {
  public:
   Home() {
@@ -72,7 +69,7 @@ Result<std::optional<RegistrySecret>> find(const std::string& image, const std::
                           lines != nullptr ? *lines : unused);
 }
 
-/// USER:PASSWORD, `none`, or the message.
+/// Returns USER:PASSWORD, `none`, or the message.
 std::string answer(const std::string& image, const std::string& user = "", Lines* lines = nullptr) {
   const auto found = find(image, user, lines);
   if (!found) return found.error().message();
@@ -85,7 +82,7 @@ std::string answer(const std::string& image, const std::string& user = "", Lines
 
 }  // namespace
 
-TEST_CASE("base64 is that of RFC 4648") {
+TEST_CASE("base64_follows_rfc_4648") {
   for (const auto& [plain, text] : {std::pair("", ""),
                                     {"f", "Zg=="},
                                     {"fo", "Zm8="},
@@ -100,7 +97,7 @@ TEST_CASE("base64 is that of RFC 4648") {
   CHECK_FALSE(from_base64("Zm 8"));
 }
 
-TEST_CASE("the first place that knows the registry counts") {
+TEST_CASE("credentials_first_matching_place_wins") {
   Home home;
   CHECK(answer("reg:5000/a/b") == "none");
   home.write(".config/enroot/.credentials",
@@ -128,7 +125,7 @@ TEST_CASE("the first place that knows the registry counts") {
   CHECK(has(lines.all, "$REGISTRY_AUTH_FILE names \"/nonexistent/auth.json\""));
 }
 
-TEST_CASE("a name fits its registry and nothing else") {
+TEST_CASE("credentials_key_matches_only_its_registry") {
   const auto fit = [](const char* key, const char* image) {
     return fit_of(key, ImageReference::parse(image).value());
   };
@@ -149,14 +146,16 @@ TEST_CASE("a name fits its registry and nothing else") {
   CHECK(fit("https://", "reg:5000/a") == 0);
 }
 
-TEST_CASE("every form of an entry in auths is understood") {
+// outcome 44 refused: credential files of every wrong form
+TEST_CASE("credentials_auths_entries_are_read_in_every_form") {
   Home home;
   home.write(".docker/config.json", R"({"auths":{
     "https://index.docker.io/v1/": {"auth":")" +
                                         base64("hub:secret") + R"("},
     "reg:1": {"username":"u","password":"p"}, "reg:2": {"auth":")" +
                                         base64("<token>:") + R"(","identitytoken":"i.t"},
-    "reg:3": {"registrytoken":"r.t"}, "reg:4": {}, "reg:5": {"auth":"%"}, "reg:6": 5, "reg:7": {"auth":5},
+    "reg:3": {"registrytoken":"r.t"}, "reg:4": {}, "reg:5": {"auth":"%"}, "reg:6": 5,
+    "reg:7": {"auth":5},
     "reg:8/team": {"username":"team","password":"t"}, "reg:8": {"username":"all","password":"a"}},
     "HttpHeaders": {"User-Agent": "x"}})");
   CHECK(answer("ubuntu") == "hub:secret");
@@ -173,7 +172,8 @@ TEST_CASE("every form of an entry in auths is understood") {
   CHECK(answer("reg:8/team/x", "all") == "all:a");
 }
 
-TEST_CASE("a file that cannot be used is named, and does not hide another one") {
+// outcome 44 refused: credential files of every wrong form
+TEST_CASE("credentials_unusable_file_is_reported_and_skipped") {
   Home home;
   home.write(".docker/config.json", "{\"auths\": ");
   CHECK(has(answer("reg:5000/a"), "/.docker/config.json\": is not JSON"));
@@ -192,7 +192,8 @@ TEST_CASE("a file that cannot be used is named, and does not hide another one") 
   CHECK(has(answer("other:1/a"), "it is not a file"));
 }
 
-TEST_CASE("credential helpers are asked about one registry, without a shell") {
+// outcome 45 refused: credential helpers that misbehave
+TEST_CASE("credential_helper_gets_one_registry_without_shell") {
   Home home;
   home.program("docker-credential-good",
                "read server; echo \"$1 $server\" >>" + home.path +
@@ -204,7 +205,8 @@ TEST_CASE("credential helpers are asked about one registry, without a shell") {
   home.program("docker-credential-html", "echo '<html>'");
   home.program("docker-credential-endless", "exec cat /dev/zero");
   home.write(".docker/config.json", R"({"credsStore":"missing","auths":{"reg:2":{}},"credHelpers":{
-    "reg:1":"good","docker.io":"good","reg:3":"token","reg:4":"empty","reg:5":"broken","reg:6":"html","reg:7":"endless",
+    "reg:1":"good","docker.io":"good","reg:3":"token","reg:4":"empty","reg:5":"broken",
+    "reg:6":"html","reg:7":"endless",
     "reg:8":"../evil","reg:9":5}})");
   CHECK(answer("reg:1/a") == "h:s");
   CHECK(find("reg:1/a").value()->source == "docker-credential-good");
@@ -223,15 +225,14 @@ TEST_CASE("credential helpers are asked about one registry, without a shell") {
   CHECK(has(answer("reg:7/a"), "wrote more than 64 KiB"));
   CHECK(has(answer("reg:8/a"), "\"../evil\" is not the name of a credential helper"));
   CHECK(has(answer("reg:9/a"), "a helper is not a string"));
-  // A helper for all registries that is not installed matters where docker has noted that it knows
-  // the registry.
+  // A missing helper for all registries matters only if docker has recorded that it has credentials
+  // for the registry.
   CHECK(has(answer("reg:2/a"), "not found in PATH"));
   CHECK(answer("reg:99/a") == "none");
 }
 
-TEST_CASE(
-    "a program that hangs is killed with what it started, one that leaves an agent behind is not "
-    "waited for") {
+// outcome 45 refused: credential helpers that misbehave
+TEST_CASE("credential_program_that_hangs_is_killed") {
   Home home;
   home.program("hangs", "sleep 60 & echo $! >" + home.path + "/pid; wait");
   const auto began = std::chrono::steady_clock::now();
@@ -254,14 +255,14 @@ TEST_CASE(
   home.program("descriptors", "ls /proc/self/fd | tr '\\n' ' '");
   const int extra = ::open(
       "/dev/null",
-      O_RDONLY);  // not close-on-exec, as descriptor 3 of the process that reads for the user
+      O_RDONLY);  // not close-on-exec, like descriptor 3 of the user's reader process
   CHECK(run_command({"descriptors"}, "").value().out.text() ==
         "0 1 2 3 ");  // 3: ls reads the directory
   ::close(extra);
   CHECK_FALSE(run_command({"/nonexistent/program"}, ""));
 }
 
-TEST_CASE("enroot's credentials are understood as enroot does") {
+TEST_CASE("credentials_of_enroot_are_read_as_enroot_does") {
   Home home;
   const auto expand = [&](const std::string& password, bool may_run = true) -> std::string {
     const auto found = secret_in_enroot(
@@ -310,11 +311,12 @@ TEST_CASE("enroot's credentials are understood as enroot does") {
             "machine HOST login USER password PASSWORD"));
 }
 
-TEST_CASE("a question about another registry than the image's is refused") {
+TEST_CASE("credentials_for_other_registry_are_refused") {
   Home home;
   home.write(
       ".docker/config.json",
-      R"({"auths":{"reg:1":{"username":"u","password":"p"},"reg:2":{"username":"v","password":"q"}}})");
+      R"({"auths":{"reg:1":{"username":"u","password":"p"},"reg:2":{"username":"v",)"
+      R"("password":"q"}}})");
   const auto image = ImageReference::parse("reg:1/a").value();
   auto [import_side, user_side] = socket_pair().value();
   Lines log;
@@ -339,7 +341,7 @@ TEST_CASE("a question about another registry than the image's is refused") {
   CHECK(ask("reg:1").kind == UserSourceKind::none);
 }
 
-TEST_CASE("a login is kept where it will be found, and only by its user") {
+TEST_CASE("login_is_saved_privately_and_found_again") {
   Home home;
   Lines log;
   const auto places = [] { return CredentialPlaces::of_user(); };
@@ -351,10 +353,11 @@ TEST_CASE("a login is kept where it will be found, and only by its user") {
   CHECK(answer("reg:5000/a") == "alice:p:1");
   CHECK((std::filesystem::status(home.path + "/.docker/config.json").permissions() &
          std::filesystem::perms::all) == std::filesystem::perms(0600));
-  // Others' entries, their order and a link stay.
+  // Keeps entries of other registries, their order and a link.
   home.write(
       "dotfiles/config.json",
-      R"({"zeta":[1,2],"auths":{"other:1":{"auth":"eDp5"},"https://index.docker.io/v1/":{"auth":"eDp5"}},"alpha":true})");
+      R"({"zeta":[1,2],"auths":{"other:1":{"auth":"eDp5"},)"
+      R"("https://index.docker.io/v1/":{"auth":"eDp5"}},"alpha":true})");
   std::filesystem::remove(home.path + "/.docker/config.json");
   std::filesystem::create_symlink("../dotfiles/config.json", home.path + "/.docker/config.json");
   REQUIRE(store_credentials(places(), "registry-1.docker.io", secret, log));
@@ -365,7 +368,7 @@ TEST_CASE("a login is kept where it will be found, and only by its user") {
   CHECK(answer("other:1/a") == "x:y");
   CHECK(answer("ubuntu") == "alice:p:1");
   CHECK(text.find("index.docker.io") == text.rfind("index.docker.io"));
-  // What is looked at first must not hide the new login.
+  // An earlier location must not hide the new login.
   home.write("run/containers/auth.json", auths("reg:5000", "old:o"));
   CHECK(store_credentials(places(), "reg:5000", secret, log).value() ==
         home.path + "/run/containers/auth.json");
@@ -383,7 +386,7 @@ TEST_CASE("a login is kept where it will be found, and only by its user") {
   CHECK(remove_credentials(places(), "nowhere:1", log).value().empty());
   for (const auto& entry : std::filesystem::recursive_directory_iterator(home.path)) {
     CHECK(entry.path().filename().string().find("json.") ==
-          std::string::npos);  // nothing temporary is left
+          std::string::npos);  // no temporary file is left
   }
   home.write("dotfiles/config.json", "{broken");
   CHECK(has(store_credentials(places(), "new:1", secret, log).error().message(), "is not JSON"));
@@ -391,7 +394,7 @@ TEST_CASE("a login is kept where it will be found, and only by its user") {
   CHECK(std::string(std::istreambuf_iterator<char>(unharmed), {}) == "{broken");
 }
 
-TEST_CASE("a configured helper keeps the login, and the file only that it does") {
+TEST_CASE("login_with_helper_stores_only_there") {
   Home home;
   Lines log;
   home.program("docker-credential-store",

@@ -1,4 +1,4 @@
-#include "image/facts/facts.hpp"
+#include "convert/facts.hpp"
 
 #include <functional>
 #include <string>
@@ -6,13 +6,13 @@
 #include <utility>
 #include <vector>
 
-#include "unit/test.hpp"
+#include "unit/catch2_compat.hpp"
 
 using namespace spc;
 
 namespace {
 
-/// Paths alone; a directory ends with '/'.
+/// Files given by their paths only. A directory ends with '/'.
 class Paths final : public SeenFiles {
  public:
   explicit Paths(std::vector<std::string> paths) : paths_(std::move(paths)) {}
@@ -37,9 +37,7 @@ std::string fact_of(const FactSheet& sheet, std::string_view what) {
 
 }  // namespace
 
-TEST_CASE(
-    "facts are looked for where libraries and packages lie, not in their documentation and "
-    "metadata") {
+TEST_CASE("facts_ignore_documentation_and_metadata") {
   const std::string packages = "opt/venv/lib/python3.12/site-packages/";
   Paths files({"usr/lib/libnccl.so.2.21.5", "usr/include/libcudart.so.12.9.1",
                "usr/share/doc/x/libcudnn.so.9.1.0", packages + "torch-2.3.0+cu121.dist-info/",
@@ -53,7 +51,7 @@ TEST_CASE(
   for (const char* what : {"cuda", "cudnn", "mpi"}) CHECK(fact_of(*sheet, what) == "");
 }
 
-TEST_CASE("a fact sheet is read back from settings, and what wrote it can do no harm") {
+TEST_CASE("facts_survive_settings_and_are_bounded") {
   const std::string end(1, '\0');
   CHECK(!facts_in("env=A=1" + end));
   const auto sheet = facts_in(
@@ -72,7 +70,7 @@ TEST_CASE("a fact sheet is read back from settings, and what wrote it can do no 
   CHECK(hostile->facts.front().value.find('\033') == std::string::npos);
 }
 
-TEST_CASE("variables of a configuration tell what they are about") {
+TEST_CASE("facts_of_variables_are_recognised") {
   for (const Fact& fact : facts_of_variables(
            {"CUDA_VERSION=12.4.1", "NV_CUDNN_VERSION=9.1", "CUDA_VERSIONS=1", "PATH=/bin"})) {
     INFO(fact.what);

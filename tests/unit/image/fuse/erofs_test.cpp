@@ -1,4 +1,4 @@
-// EROFS images, as the server of image files and the layer writer read them.
+// EROFS images, as read by the server of image files and the layer writer.
 
 #include <lz4.h>
 #include <unistd.h>
@@ -8,12 +8,12 @@
 #include <random>
 #include <thread>
 
-#include "image/fuse/image_reader.hpp"
-#include "image/layer/below/layers_below.hpp"
+#include "convert/layers_below.hpp"
+#include "filesystem/image_reader.hpp"
+#include "unit/catch2_compat.hpp"
 #include "unit/image/samples/erofs_image.hpp"
 #include "unit/image/samples/layer_image.hpp"
 #include "unit/image/samples/layer_tar.hpp"
-#include "unit/test.hpp"
 
 using namespace spc;
 using namespace spc::test;
@@ -32,7 +32,7 @@ constexpr fuse::Unpacker kLz4Only{
       return got > 0;
     }};
 
-/// An image in memory, and its reader.
+/// An image in memory with its reader.
 struct Opened {
   explicit Opened(const std::string& bytes, std::uint64_t offset = 0,
                   const fuse::CacheLimits& limits = {})
@@ -46,7 +46,7 @@ struct Opened {
   Result<std::unique_ptr<fuse::ImageReader>> reader;
 };
 
-/// Compresses to about half.
+/// Returns data that compresses to about half its size.
 std::string half_random(std::size_t size, unsigned seed) {
   std::mt19937 random(seed);
   std::string bytes(size, '\0');
@@ -69,7 +69,7 @@ std::string joined(const std::vector<fuse::Piece>& pieces) {
   return bytes;
 }
 
-/// One of everything, and the sizes at which something begins anew.
+/// Returns a tree with each file type, and files at the block-size boundaries.
 ErofsTree everything() {
   ErofsTree tree = erofs_sample();
   tree.directory("sizes");
@@ -107,7 +107,7 @@ fuse::Inode found(fuse::ImageReader& reader, std::string_view path) {
   return inode;
 }
 
-/// Everything that can be asked of an inode and what is below it; how many of the questions met
+/// Makes every query about an inode and its descendants. Returns the number of queries that met
 /// damage.
 unsigned damage_below(fuse::ImageReader& reader, std::uint64_t reference, int depth = 0) {
   const auto inode = reader.inode(reference);
@@ -147,7 +147,7 @@ unsigned damage_in(const std::string& image) {
   return damage_below(*opened, (*opened).summary().root);
 }
 
-/// All that is seen of an inode and what is below it.
+/// Describes an inode and its descendants.
 std::map<std::string, std::string> described(fuse::ImageReader& reader, std::uint64_t reference,
                                              const std::string& path = "") {
   const auto inode = *reader.inode(reference).value();
@@ -173,7 +173,7 @@ std::string with(std::string image, std::size_t at, Number number) {
   return image.replace(at, sizeof number, reinterpret_cast<const char*>(&number), sizeof number);
 }
 
-/// Small, with a way of everything to be stored.
+/// Returns a small image with each way of storing content.
 ErofsImage small_image() {
   ErofsTree tree;
   tree.file("packed", half_random(kUnit, 1) + half_random(70'000, 2), Stored::compressed);
@@ -187,7 +187,7 @@ ErofsImage small_image() {
   return tree.image();
 }
 
-/// Compares what is below a directory of the image with what it has been made of.
+/// Compares a directory of the image with its source.
 void compare(fuse::ImageReader& reader, const ErofsNode& node, const fuse::Inode& inode,
              std::map<std::uint64_t, const ErofsNode*>& numbers) {
   INFO(node.path);
@@ -226,7 +226,7 @@ void compare(fuse::ImageReader& reader, const ErofsNode& node, const fuse::Inode
 
 }  // namespace
 
-TEST_CASE("an EROFS image is read as it was written") {
+TEST_CASE("erofs_reader_returns_written_files") {
   ErofsTree tree = everything();
   const std::string image = tree.image().bytes;
   const Opened opened(image);
@@ -237,9 +237,7 @@ TEST_CASE("an EROFS image is read as it was written") {
   CHECK((*opened).summary().inodes == numbers.size());
 }
 
-TEST_CASE(
-    "parts of files in an EROFS image are read at any place, by several at once, with little "
-    "memory") {
+TEST_CASE("erofs_reader_serves_parallel_reads_in_little_memory") {
   ErofsTree tree = everything();
   const Opened opened(tree.image().bytes, 0, {.blocks = 200'000, .directories = 1000});
   REQUIRE(opened.why() == "no error");
@@ -268,7 +266,7 @@ TEST_CASE(
   CHECK(wrong == std::vector<std::string>(4));
 }
 
-TEST_CASE("an EROFS image without compression, in the middle of a file") {
+TEST_CASE("erofs_reader_handles_uncompressed_image_at_offset") {
   ErofsTree tree;
   tree.file("file", noise(9000), Stored::plain);
   const Opened opened(std::string(777, 'x') + tree.image({.is_compressed = false}).bytes, 777);
@@ -277,7 +275,7 @@ TEST_CASE("an EROFS image without compression, in the middle of a file") {
          tree.at("file").content.substr(1, 8000)));
 }
 
-TEST_CASE("devices in an EROFS image are hidden, but not whiteouts") {
+TEST_CASE("erofs_reader_hides_devices_except_whiteouts") {
   ErofsTree tree;
   ErofsNode& block = tree.whiteout("block");
   block.mode = S_IFBLK;
@@ -293,8 +291,7 @@ TEST_CASE("devices in an EROFS image are hidden, but not whiteouts") {
   CHECK(directory->name(directory->entries[1]) == "whiteout");
 }
 
-TEST_CASE(
-    "EROFS images of another form are refused, and what is not EROFS is taken for a squashfs") {
+TEST_CASE("erofs_reader_refuses_other_forms") {
   const ErofsImage small = small_image();
   const std::string& image = small.bytes;
   const auto refusal = [](const std::string& bytes) { return Opened(bytes).why(); };
@@ -313,7 +310,7 @@ TEST_CASE(
   CHECK(refusal(with(image, 0, 0x73717368U)).find("squashfs") != std::string::npos);
 }
 
-TEST_CASE("damage in an EROFS image is an error of what it concerns") {
+TEST_CASE("erofs_reader_damage_fails_only_affected_files") {
   const ErofsImage small = small_image();
   const std::string& image = small.bytes;
   CHECK(damage_in(image) == 0);
@@ -335,7 +332,7 @@ TEST_CASE("damage in an EROFS image is an error of what it concerns") {
   CHECK(damage_in(with(image, at("link", 64) + 1, '\0')) == 1);
   CHECK(damage_in(with(image, at("inner", 8), std::uint64_t{1} << 30U)) == 1);
   CHECK(damage_in(with(image, 1024 + 14, std::uint16_t{0xffff})) == 1);
-  // Where content lies, and how much there is.
+  // Position and size of content.
   CHECK(damage_in(with(image, at("flat", 16), ~0U)) == 6);
   CHECK(damage_in(with(image, at("flat", 8), kFar)) == 6);
   CHECK(damage_in(with(image, at("sparse", 16), 0x25U)) == 3);
@@ -369,7 +366,7 @@ TEST_CASE("damage in an EROFS image is an error of what it concerns") {
   CHECK(damage_in(with(image, at("small", 2), std::uint16_t{0xffff})) != 0);
 }
 
-TEST_CASE("damage in a directory of an EROFS image is an error of it") {
+TEST_CASE("erofs_reader_damaged_directory_fails_alone") {
   const ErofsImage small = small_image();
   const std::string& image = small.bytes;
   const std::size_t dirents = small.inodes.find("inner")->second + 64;  // of ".", ".." and "flat"
@@ -388,15 +385,15 @@ TEST_CASE("damage in a directory of an EROFS image is an error of it") {
   CHECK(damage_in(with(image, dirents + 39, '/')) == 1);
   CHECK(damage_in(with(image, dirents + 39, '\0')) == 1);
   CHECK(damage_in(with(with(image, dirents + 36, 'a'), dirents + 37, 'a')) ==
-        1);  // "a" is in front of itself, or there twice
-  // A directory that is in itself, or in what it contains.
+        1);  // "a" is not in order, or is a duplicate
+  // A directory that contains itself or its ancestor.
   for (const std::uint64_t nid :
        {std::uint64_t{small.inodes.find("inner")->second / 32}, std::uint64_t{40}}) {
     CHECK(damage_in(with(with(image, dirents + 24, nid), dirents + 24 + 10, std::uint8_t{2})) == 1);
   }
 }
 
-TEST_CASE("any number in an EROFS image may be wrong") {
+TEST_CASE("erofs_reader_survives_any_wrong_number") {
   const ErofsImage small = small_image();
   const std::string& image = small.bytes;
   const auto file = memory_file(image);
@@ -425,7 +422,7 @@ TEST_CASE("any number in an EROFS image may be wrong") {
   }
 }
 
-TEST_CASE("the layer writer sees EROFS layers below as overlayfs shows them") {
+TEST_CASE("layer_writer_reads_lower_erofs_layers_as_overlayfs") {
   ErofsTree bottom;
   bottom.directory("both");
   bottom.file("both/old", half_random(200'000, 1), Stored::compressed);
@@ -457,7 +454,7 @@ TEST_CASE("the layer writer sees EROFS layers below as overlayfs shows them") {
   CHECK_FALSE(hidden.find("old").value().has_value());
 }
 
-TEST_CASE("what the layer writer makes of an archive is the same in EROFS as in squashfs") {
+TEST_CASE("layer_writer_erofs_and_squashfs_agree") {
   Tar tar;
   tar.directory("d/", 01755)
       .file("d/empty", "")

@@ -1,6 +1,7 @@
-#include "image/import/sandbox.hpp"
+#include "image/import/import.hpp"
 
 #include <fcntl.h>
+#include <poll.h>
 #include <sched.h>
 #include <sys/mount.h>
 #include <sys/ptrace.h>
@@ -8,13 +9,15 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <array>
 #include <cerrno>
 #include <filesystem>
 #include <functional>
 #include <string>
 #include <thread>
 
-#include "unit/test.hpp"
+#include "share/spool.hpp"
+#include "unit/catch2_compat.hpp"
 
 using namespace spc;
 
@@ -31,18 +34,16 @@ struct Scene {
   std::filesystem::path directory;
 };
 
-/// In a sandboxed child: 0 if the attempt succeeded, else its errno.
-int errno_of(const std::function<bool()>& attempt, bool may_start = false) {
+/// Runs the attempt in a sandboxed child. Returns 0 if it succeeded, otherwise its errno.
+int errno_of(const std::function<bool()>& attempt) {
   const Scene scene;
   const pid_t pid = ::fork();
   REQUIRE(pid >= 0);
   if (pid == 0) {
     const int store = ::open((scene.directory / "store").c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC);
     (void)!::chdir(scene.directory.c_str());
-    const auto entered =
-        enter_import_sandbox({.store = store,
-                              .paths = {scene.directory / "shared", "/nonexistent"},
-                              .may_start = may_start});
+    const auto entered = enter_import_sandbox(
+        {.store = store, .paths = {scene.directory / "shared", "/nonexistent"}});
     if (!entered) ::_exit(255);
     errno = 0;
     ::_exit(attempt() ? 0 : errno != 0 ? errno : 254);
@@ -61,8 +62,8 @@ bool has_landlock() { return ::syscall(444, nullptr, 0, 1) >= 2; }
 TEST_CASE("import_sandbox_refuses_namespaces_and_mounts") {
   for (const int flags : {CLONE_NEWUSER, CLONE_NEWNS, CLONE_NEWPID})
     CHECK(errno_of([&] { return ::unshare(flags) == 0; }) == EPERM);
-  CHECK(errno_of([] { return ::syscall(SYS_clone, CLONE_NEWUSER | SIGCHLD, 0, 0, 0, 0) >= 0; },
-                 true) == EPERM);
+  CHECK(errno_of([] { return ::syscall(SYS_clone, CLONE_NEWUSER | SIGCHLD, 0, 0, 0, 0) >= 0; }) ==
+        EPERM);
   CHECK(errno_of([] { return ::syscall(SYS_clone3, nullptr, 0) >= 0; }) == ENOSYS);
   CHECK(errno_of([] { return ::mount("none", "/tmp", "tmpfs", 0, nullptr) == 0; }) == EPERM);
   CHECK(errno_of([] { return ::syscall(SYS_fsopen, "tmpfs", 0) >= 0; }) == EPERM);
@@ -70,7 +71,7 @@ TEST_CASE("import_sandbox_refuses_namespaces_and_mounts") {
   CHECK(errno_of([] { return ::chroot("/tmp") == 0; }) == EPERM);
 }
 
-TEST_CASE("import_sandbox_refuses_to_reach_into_other_processes") {
+TEST_CASE("import_sandbox_refuses_access_to_other_processes") {
 #ifndef SPC_SANITIZE
   CHECK(errno_of([] { return ::ptrace(PTRACE_SEIZE, ::getppid(), nullptr, nullptr) == 0; }) ==
         EPERM);
@@ -90,14 +91,30 @@ TEST_CASE("import_sandbox_refuses_to_reach_into_other_processes") {
 }
 
 #ifndef SPC_SANITIZE
-TEST_CASE("import_sandbox_refuses_programs_unless_they_may_start") {
-  const auto execute = [] {
-    ::execl("/bin/sh", "sh", "-c", "exit 0", nullptr);
-    return false;
-  };
-  CHECK(errno_of(execute) == EPERM);
+TEST_CASE("import_sandbox_starts_nothing") {
+  for (const char* program : {"/bin/sh", "/bin/true"}) {
+    CHECK(errno_of([&] { return ::execl(program, program, nullptr) == 0; }) == EPERM);
+  }
   CHECK(errno_of([] { return ::fork() >= 0; }) == EPERM);
-  CHECK(errno_of(execute, true) == 0);
+}
+
+TEST_CASE("import_sandbox_lets_a_starter_execute_its_program_only") {
+  // /bin/true replaces the relay. The sandboxed process can send only descriptors.
+  const auto starter = std::move(RelayStarter::create("/bin/true")).value();
+  const auto broken = std::move(RelayStarter::create("/nonexistent")).value();
+  const std::array<int, 6> descriptors{0, 0, 0, 0, 0, 0};
+  CHECK(errno_of([&] {
+          const auto relay = starter.start(descriptors);
+          pollfd one{.fd = relay ? relay->get() : -1, .events = POLLIN, .revents = 0};
+          return relay && ::poll(&one, 1, 10'000) == 1 &&
+                 starter.start(descriptors);  // any number of times
+        }) == 0);
+  CHECK(errno_of([&] {
+          const auto relay = broken.start(descriptors);
+          errno = relay ? 0 : relay.error().sys_errno();
+          return false;
+        }) == ENOENT);
+  CHECK_FALSE(broken.start(std::span(descriptors).first(1)));
 }
 #endif
 

@@ -1,11 +1,12 @@
-// Damaged and hostile archives are refused, and the message says where.
+// Damaged and hostile archives are refused, with the position in the message.
 
 #include "unit/image/layer/outcome.hpp"
 
 using namespace spc;
 using namespace spc::test;
 
-TEST_CASE("content decides how a blob is compressed") {
+// outcome 81 accepted: label and data disagree
+TEST_CASE("layer_compression_is_detected_by_content") {
   const std::string tar = Tar().file("f").end();
   for (const auto& blob : {tar, gzip(tar), zstd(tar)}) {
     const auto converted = convert(blob);
@@ -15,7 +16,8 @@ TEST_CASE("content decides how a blob is compressed") {
   }
 }
 
-TEST_CASE("several gzip members and zstd frames are one layer, zeros behind them are padding") {
+// outcome 78 accepted: several members, extra fields, names
+TEST_CASE("layer_gzip_members_and_zstd_frames_are_joined") {
   const std::string tar = Tar().file("f", noise(300000)).end();
   const std::string left = tar.substr(0, 100001);
   const std::string right = tar.substr(100001);
@@ -32,7 +34,8 @@ TEST_CASE("several gzip members and zstd frames are one layer, zeros behind them
   }
 }
 
-TEST_CASE("a gzip header with name, comment, extra field and checksum is accepted") {
+// outcome 78 accepted: several members, extra fields, names
+TEST_CASE("layer_gzip_header_with_all_fields_is_accepted") {
   const std::string body = gzip(Tar().file("f").end());
   std::string head("\x1f\x8b\x08\x1c\0\0\0\0\0\x03", 10);
   head +=
@@ -40,7 +43,9 @@ TEST_CASE("a gzip header with name, comment, extra field and checksum is accepte
   CHECK(convert(head + body.substr(10)).layer);
 }
 
-TEST_CASE("damaged compression is refused") {
+// outcome 77 refused: gzip cut, wrong checksum, wrong length
+// outcome 79 refused: garbage behind the stream
+TEST_CASE("layer_damaged_compression_is_refused") {
   const std::string tar = Tar().file("f", noise(3000000)).end();
   const std::string gz = gzip(tar);
   const std::string zs = zstd(tar);
@@ -63,7 +68,10 @@ TEST_CASE("damaged compression is refused") {
   CHECK_FALSE(convert(gz.substr(0, 10) + noise(5000)).layer);
 }
 
-TEST_CASE("what is not a tar archive is refused") {
+// outcome 80 refused: gzip in gzip
+// outcome 85 refused: no byte
+// outcome 86 refused: zip, text, random, a program
+TEST_CASE("layer_other_than_tar_is_refused") {
   CHECK(has(reason(""), "empty"));
   CHECK(has(reason("PK\x03\x04" + noise(5000)), "not a tar archive"));
   CHECK(has(reason(noise(5000)), "not a tar archive"));
@@ -71,7 +79,8 @@ TEST_CASE("what is not a tar archive is refused") {
   CHECK(has(reason(gzip(gzip(Tar().file("f", noise(5000)).end()))), "not a tar archive"));
 }
 
-TEST_CASE("an archive cut anywhere is refused behind the last good entry") {
+// outcome 127 refused: wrong checksum; truncated
+TEST_CASE("tar_cut_anywhere_is_refused_with_last_entry") {
   const std::string tar = Tar().file("good", "x").file("cut", noise(2000)).without_end();
   CHECK(has(reason(tar.substr(0, 1024 + 300)), "after entry \"good\""));
   CHECK(has(reason(tar.substr(0, 1024 + 512)),
@@ -80,7 +89,8 @@ TEST_CASE("an archive cut anywhere is refused behind the last good entry") {
   CHECK(has(reason(gzip(tar).substr(0, 1500)), "is truncated"));
 }
 
-TEST_CASE("a wrong checksum or number is refused behind the last good entry") {
+// outcome 126 refused: sizes of every wrong form
+TEST_CASE("tar_wrong_checksum_or_number_is_refused_with_last_entry") {
   auto broken = Header{.name = "broken"}.bytes();
   broken[0] = 'B';
   CHECK(has(reason(Tar().file("good").raw(broken).end()),
@@ -107,7 +117,9 @@ TEST_CASE("a wrong checksum or number is refused behind the last good entry") {
   CHECK(has(reason(Tar().file("a").raw(std::string(512, '\0')).file("b").end()), "zero block"));
 }
 
-TEST_CASE("malformed extended headers are refused, not skipped") {
+// outcome 122 refused: malformed records
+// outcome 125 refused: NUL in a path
+TEST_CASE("tar_malformed_extended_header_is_refused") {
   for (const std::string& records : {std::string("99 path=foo\n"),
                                      std::string("path=foo\n"),
                                      std::string("8 pathx\n"),
@@ -132,7 +144,7 @@ TEST_CASE("malformed extended headers are refused, not skipped") {
                                      record("linkpath", ""),
                                      record(std::string("a\0b", 3), "x")}) {
     if (records == "12  path=foo\n")
-      continue;  // a key that begins with a blank is odd, but well formed
+      continue;  // a key that begins with a blank is unusual but well formed
     INFO(records);
     const auto converted = convert(Tar().file("good").pax(records).file("f").end());
     CHECK_FALSE(converted.layer);
@@ -140,7 +152,8 @@ TEST_CASE("malformed extended headers are refused, not skipped") {
   }
 }
 
-TEST_CASE("extended headers belong to exactly one entry") {
+// outcome 124 contained: keys given twice; an extended header at the end; an empty path
+TEST_CASE("tar_extended_header_applies_to_one_entry") {
   CHECK(has(reason(Tar().pax(record("path", "a")).pax(record("path", "b")).file("f").end()),
             "two extended headers"));
   CHECK(has(reason(Tar().gnu_long('L', "a").gnu_long('L', "b").file("f").end()), "two long names"));
@@ -148,14 +161,18 @@ TEST_CASE("extended headers belong to exactly one entry") {
       has(reason(Tar().file("f").pax(record("path", "a")).end()), "ends after an extended header"));
 }
 
-TEST_CASE("headers that claim gigabytes cost nothing") {
+// outcome 123 refused: headers that claim gigabytes; 20,000 of them
+TEST_CASE("tar_header_claiming_gigabytes_allocates_nothing") {
   CHECK(has(reason(Tar().entry({.name = "x", .type = 'x', .size = std::uint64_t{8} << 30U}).end()),
             "too long"));
   CHECK(has(reason(Tar().entry({.name = "x", .type = 'L', .size = std::uint64_t{64} << 20U}).end()),
             "too long"));
 }
 
-TEST_CASE("a layer that unpacks to more than the limit is refused") {
+// outcome 82 refused: bombs
+//     differs: below the limit of 1 TiB a bomb of zeros is accepted: it costs the time to inflate
+//     it and not one block of the store
+TEST_CASE("layer_beyond_unpacked_limit_is_refused") {
   const std::string bomb = gzip(Tar().file("f", std::string(8 << 20, '\0')).end());
   CHECK(bomb.size() < 100'000);
   CHECK(has(reason(bomb, {.tar_bytes = 1 << 20}), "more than 1048576 bytes"));
@@ -163,7 +180,7 @@ TEST_CASE("a layer that unpacks to more than the limit is refused") {
             "more than 2 entries"));
 }
 
-TEST_CASE("any damage to an archive ends in an error or an image, never in a crash") {
+TEST_CASE("tar_damage_gives_error_or_image_without_crash") {
   const std::string good = Tar()
                                .pax(record("path", "a/b"))
                                .file("f", noise(700))
@@ -182,7 +199,7 @@ TEST_CASE("any damage to an archive ends in an error or an image, never in a cra
       bad[(seed >> 8U) % bad.size()] = static_cast<char>(seed >> 3U);
     }
     for (std::size_t at = 0; at + 512 <= bad.size();
-         at += 512) {  // so that the damage gets past the checksum
+         at += 512) {  // so that the checksum matches
       if (good.substr(at + 257, 5) == "ustar")
         bad.replace(at, 512, Header::sum(bad.substr(at, 512)));
     }

@@ -1,7 +1,7 @@
-// Layers as erofs images: what the verifier, which has no code of the writer's, says of them.
+// Layers as erofs images, checked by the verifier, which shares no code with the writer.
 
-#include "image/verify/verify.hpp"
 #include "unit/image/layer/outcome.hpp"
+#include "verify/verify.hpp"
 
 using namespace spc;
 using namespace spc::test;
@@ -10,7 +10,7 @@ namespace {
 
 constexpr LayerLimits kErofs{.compression = LayerCompression::lz4, .format = LayerFormat::erofs};
 
-/// What the verifier says of it; empty: it is accepted.
+/// Returns the verifier's refusal, empty if it accepts the image.
 std::string refusal(const Converted& converted) {
   const std::string bytes = contents(converted.file.get());
   const auto verified = verify_layer(std::as_bytes(std::span(bytes)));
@@ -19,7 +19,7 @@ std::string refusal(const Converted& converted) {
 
 }  // namespace
 
-TEST_CASE("an erofs does not depend on the number of threads, and is what the verifier accepts") {
+TEST_CASE("erofs_layer_is_independent_of_threads_and_verified") {
   Tar tar;
   std::uint32_t seed = 1;
   for (int i = 0; i < 60; ++i) {
@@ -41,7 +41,7 @@ TEST_CASE("an erofs does not depend on the number of threads, and is what the ve
   }
 }
 
-TEST_CASE("the root's attributes have room in an erofs, or the layer is refused") {
+TEST_CASE("erofs_layer_root_attributes_fit_or_are_refused") {
   const auto with_attribute = [](std::size_t bytes) {
     Tar tar;
     tar.pax(record("SCHILY.xattr.user.a", std::string(bytes, 'v'))).directory("./");

@@ -1,4 +1,4 @@
-#include "image/layer/worker/mountable.hpp"
+#include "image/pull/layer_process.hpp"
 
 #include <sys/utsname.h>
 #include <unistd.h>
@@ -8,11 +8,11 @@
 #include <filesystem>
 #include <fstream>
 
-#include "unit/test.hpp"
+#include "unit/catch2_compat.hpp"
 
 using namespace spc;
 
-TEST_CASE("a kernel is known to read lz4 if its configuration says so") {
+TEST_CASE("kernel_lz4_support_is_read_from_its_configuration") {
   std::string root = "/tmp/spc-kernel-XXXXXX";
   REQUIRE(::mkdtemp(root.data()) != nullptr);
   utsname system{};
@@ -32,7 +32,7 @@ TEST_CASE("a kernel is known to read lz4 if its configuration says so") {
   CHECK_FALSE(write(
       of_module, "CONFIG_SQUASHFS=m\n# CONFIG_SQUASHFS_LZ4 is not set\nCONFIG_SQUASHFS_ZSTD=y\n"));
   CHECK(write(of_module, "CONFIG_SQUASHFS=m\nCONFIG_SQUASHFS_LZ4=y\nCONFIG_SQUASHFS_ZSTD=y\n"));
-  CHECK_FALSE(write("/boot/config-" + release, "CONFIG_SQUASHFS=m\n"));  // the first counts
+  CHECK_FALSE(write("/boot/config-" + release, "CONFIG_SQUASHFS=m\n"));  // the first entry wins
   const std::string packed = place("/proc/config.gz");
   gzFile_s* const file = ::gzopen(packed.c_str(), "w");
   REQUIRE(file != nullptr);
@@ -44,9 +44,7 @@ TEST_CASE("a kernel is known to read lz4 if its configuration says so") {
   std::filesystem::remove_all(root);
 }
 
-TEST_CASE(
-    "erofs is preferred where the kernel has it and can map its owners, but not those of a "
-    "squashfs") {
+TEST_CASE("erofs_is_preferred_when_only_it_maps_owners") {
   std::string list = "/tmp/spc-filesystems-XXXXXX";
   const int file = ::mkstemp(list.data());
   REQUIRE(file >= 0);
@@ -77,8 +75,7 @@ TEST_CASE(
   CHECK_FALSE(maps_only_erofs({6, 1}, list, ask));
 }
 
-TEST_CASE(
-    "kernel memory of a squashfs is estimated by its decompressors and the possible processors") {
+TEST_CASE("squashfs_kernel_memory_is_estimated") {
   std::string root = "/tmp/spc-kernel-XXXXXX";
   REQUIRE(::mkdtemp(root.data()) != nullptr);
   utsname system{};
@@ -90,7 +87,7 @@ TEST_CASE(
   const auto in_kib = [&](LayerCompression compression) {
     return memory_of_squashfs(compression, root) >> 10;
   };
-  CHECK(in_kib(LayerCompression::lz4) == 512 + 384);  // nothing is known
+  CHECK(in_kib(LayerCompression::lz4) == 512 + 384);  // memory size unknown
   write("/sys/devices/system/cpu/possible", "0-127\n");
   CHECK(in_kib(LayerCompression::lz4) == 512 + 128 * 384);
   CHECK(in_kib(LayerCompression::zstd) == 512 + 128 * 768);

@@ -16,7 +16,7 @@ inline Image image_of(const Tar& tar) {
   return converted.image();
 }
 
-/// Why it is not converted.
+/// Returns the reason why the blob is not converted.
 inline std::string reason(std::string_view blob, const LayerLimits& limits = {}) {
   const auto converted = convert(blob, 1, limits);
   REQUIRE_FALSE(converted.layer);

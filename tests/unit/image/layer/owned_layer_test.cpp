@@ -1,12 +1,12 @@
-// Layers whose list of owners has two entries: what a copy says of them.
+// Layers whose owner table has two entries: the owners in a copy.
 
 #include <unistd.h>
 
-#include "image/verify/verify.hpp"
+#include "unit/catch2_compat.hpp"
 #include "unit/has.hpp"
 #include "unit/image/samples/verify_parts.hpp"
 #include "unit/image/samples/verify_sample.hpp"
-#include "unit/test.hpp"
+#include "verify/verify.hpp"
 
 using namespace spc;
 using namespace spc::test;
@@ -15,7 +15,7 @@ namespace {
 
 constexpr std::uint32_t kUser = 2001, kGroup = 2100;
 
-/// As the agent makes it.
+/// Makes a copy as the agent does.
 UniqueFd copy_of(std::string image) {
   const auto end = get<std::uint64_t>(image, kOwnerTable);
   put(image, end - 8, kUser);
@@ -25,7 +25,7 @@ UniqueFd copy_of(std::string image) {
 
 }  // namespace
 
-TEST_CASE("a layer with two owners is as one with one, and a copy of it can say whose it is") {
+TEST_CASE("owned_layer_has_second_owner_and_same_content") {
   for (const auto compression : {LayerCompression::lz4, LayerCompression::zstd}) {
     const std::string one = sample_image(compression);
     const std::string two = sample_image(compression, LayerFormat::owned_squashfs);
@@ -45,7 +45,7 @@ TEST_CASE("a layer with two owners is as one with one, and a copy of it can say 
   }
 }
 
-TEST_CASE("a layer in which a group is the user's entry is refused, and one that is a copy") {
+TEST_CASE("owned_layer_with_user_group_or_as_copy_is_refused") {
   const std::string two = sample_image(LayerCompression::zstd, LayerFormat::owned_squashfs);
   Parts parts(two);
   REQUIRE(parts.image() == two);

@@ -7,14 +7,15 @@
 using namespace spc;
 using namespace spc::test;
 
-TEST_CASE("sparse files of all formats are exact") {
+// outcome 117 accepted: sparse files
+TEST_CASE("tar_sparse_formats_are_exact") {
   const std::string expected = std::string(1000, '\0') + std::string(512, 'A') +
                                std::string(400000, '\0') + "BBBB" + std::string(96, '\0');
   const auto size = std::to_string(expected.size());
   const std::string data = std::string(512, 'A') + "BBBB";
   const std::string second = std::to_string(1000 + 512 + 400000);
   Tar tar;
-  // old GNU: 4 parts in the header, more in a block behind it
+  // old GNU: 4 parts in the header, more in the following block
   std::string old = Header{.name = "old", .type = 'S', .size = 516, .gnu = true}.bytes();
   const auto octal = [](std::uint64_t value) {
     char text[16];
@@ -48,7 +49,8 @@ TEST_CASE("sparse files of all formats are exact") {
   CHECK(image.size() == 6);
 }
 
-TEST_CASE("sparse maps that lie are refused") {
+// outcome 118 refused: sparse maps that lie
+TEST_CASE("tar_sparse_map_with_errors_is_refused") {
   const auto sparse = [](const std::string& size, const std::string& map) {
     return reason(Tar()
                       .pax(record("GNU.sparse.size", size) + record("GNU.sparse.map", map))
@@ -59,7 +61,7 @@ TEST_CASE("sparse maps that lie are refused") {
   CHECK(has(sparse("100", "50,4,0,4"), "map is wrong"));  // descending
   CHECK(has(sparse("100", "0,4,98,4"), "map is wrong"));  // past the end
   CHECK(has(sparse("2000", "0,4,600,4"),
-            "map is wrong"));  // readers differ in where the second part begins
+            "map is wrong"));  // readers disagree about the second part's start
   CHECK(has(sparse("100", "0,4"), "does not fit"));               // less than the data
   CHECK(has(sparse("100", "0,4,50"), "no number"));               // odd
   CHECK(has(sparse("1152921504606846976", "0,8"), "more than"));  // 1 EiB

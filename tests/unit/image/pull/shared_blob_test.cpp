@@ -1,4 +1,4 @@
-#include "image/pull/shared_blob.hpp"
+#include "image/pull/shared_pull.hpp"
 
 #include <sys/resource.h>
 #include <unistd.h>
@@ -7,8 +7,8 @@
 #include <filesystem>
 #include <fstream>
 
-#include "base/sha256.hpp"
-#include "unit/test.hpp"
+#include "base/hash.hpp"
+#include "unit/catch2_compat.hpp"
 
 using namespace spc;
 
@@ -44,7 +44,7 @@ struct Told final : Log {
   }
 };
 
-/// Takes a piece, and wants to be asked again for each second one.
+/// A sink that accepts pieces, and returns "again" for every second one.
 struct PulledBytes final : FetchSink {
   std::string bytes;
   bool is_late = false;
@@ -56,7 +56,7 @@ struct PulledBytes final : FetchSink {
   }
 };
 
-/// What a registry sends, in pieces.
+/// A registry's stream, sent in pieces.
 class SentBytes final : public BlobStream {
  public:
   SentBytes(const std::string& bytes, FetchSink& sink) : bytes_(bytes), sink_(sink) {}
@@ -79,7 +79,7 @@ class SentBytes final : public BlobStream {
   bool paused_ = false;
 };
 
-/// Of a blob that a registry has.
+/// A shared store and a blob of a registry.
 struct SharedScene {
   std::string content;
   Descriptor blob;
@@ -101,7 +101,7 @@ struct SharedScene {
               return std::make_unique<SentBytes>(content, sink);
             }};
   }
-  /// What the sink was given.
+  /// Returns the bytes that the sink received.
   std::string pulled(const std::function<void(int)>& meanwhile = [](int) {}) {
     PulledBytes sink;
     SharedBlob stream(place(), blob, sink);
@@ -120,7 +120,7 @@ struct SharedScene {
 
 }  // namespace
 
-TEST_CASE("a blob is fetched once, and then read") {
+TEST_CASE("shared_blob_is_fetched_once_then_read") {
   SharedScene scene(5'000'000);
   CHECK((scene.pulled() == scene.content));
   CHECK(scene.fetches == 1);
@@ -130,7 +130,7 @@ TEST_CASE("a blob is fetched once, and then read") {
   CHECK(scene.log.warnings.empty());
 }
 
-TEST_CASE("a file that another node takes away while it is read is made good by the registry") {
+TEST_CASE("shared_blob_removed_while_read_is_completed_by_registry") {
   SharedScene scene(5'000'000);
   (void)scene.pulled();
   const auto shrink = [&](int turn) {
@@ -140,7 +140,7 @@ TEST_CASE("a file that another node takes away while it is read is made good by 
   CHECK(scene.fetches == 2);
 }
 
-TEST_CASE("a blob is read while another node brings it") {
+TEST_CASE("shared_blob_is_read_while_another_node_fetches") {
   SharedScene scene(5'000'000);
   PulledBytes first_sink, second_sink;
   SharedBlob first(scene.place(), scene.blob, first_sink),
@@ -171,7 +171,7 @@ TEST_CASE("a blob is read while another node brings it") {
   second.proven(true);
 }
 
-TEST_CASE("a node goes on alone when the one that brings a blob ends in the middle") {
+TEST_CASE("shared_blob_fetch_continues_when_fetcher_dies") {
   SharedScene scene(5'000'000);
   PulledBytes first_sink, second_sink;
   std::optional<SharedBlob> first(std::in_place, scene.place(), scene.blob, first_sink);
@@ -199,7 +199,7 @@ TEST_CASE("a node goes on alone when the one that brings a blob ends in the midd
   CHECK(scene.log.warnings.empty());
 }
 
-TEST_CASE("what another place brings is neither followed nor waited for") {
+TEST_CASE("shared_blob_of_other_repository_is_not_followed") {
   SharedScene scene(3'000'000);
   PulledBytes first_sink;
   SharedBlob first(scene.place(), scene.blob, first_sink);
@@ -213,7 +213,7 @@ TEST_CASE("what another place brings is neither followed nor waited for") {
   CHECK(scene.fetches == 2);
 }
 
-TEST_CASE("a shared store that has no room costs a line and the copy") {
+TEST_CASE("shared_blob_without_space_warns_and_pull_succeeds") {
   SharedScene scene(5'000'000);
   rlimit old{};
   REQUIRE(::getrlimit(RLIMIT_FSIZE, &old) == 0);
@@ -229,7 +229,7 @@ TEST_CASE("a shared store that has no room costs a line and the copy") {
   CHECK(!fs::exists(scene.shared.blob(scene.blob.digest)));
 }
 
-TEST_CASE("bytes of another digest never come under this one's name") {
+TEST_CASE("shared_blob_with_wrong_digest_is_not_published") {
   SharedScene scene(1'000'000);
   scene.content[7] ^= 1;
   CHECK((scene.pulled() == scene.content));
@@ -237,7 +237,7 @@ TEST_CASE("bytes of another digest never come under this one's name") {
   CHECK(scene.shared.is_at_rest());
 }
 
-TEST_CASE("a pull that ends early leaves nothing") {
+TEST_CASE("shared_blob_aborted_pull_leaves_no_files") {
   SharedScene scene(5'000'000);
   PulledBytes sink;
   {
@@ -252,7 +252,7 @@ TEST_CASE("a pull that ends early leaves nothing") {
   CHECK(scene.shared.is_at_rest());
 }
 
-TEST_CASE("a lease is for one at a time, and is given back") {
+TEST_CASE("shared_blob_lease_is_exclusive_and_released") {
   const SharedDirectory shared;
   const Digest blob = Sha256::of("blob");
   WatchedLease watched;
@@ -260,7 +260,7 @@ TEST_CASE("a lease is for one at a time, and is given back") {
     auto first = shared.store.lease(blob, "place", watched).value();
     REQUIRE(first.has_value());
     CHECK(!shared.store.lease(blob, "place", watched).value().has_value());
-    // Who lost it does not take that of the next one away.
+    // The previous owner of a lease does not remove its successor's.
     for (const auto& lease : fs::directory_iterator(shared.path / "leases")) fs::remove(lease);
     auto second = shared.store.lease(blob, "place", watched).value();
     REQUIRE(second.has_value());
@@ -272,7 +272,7 @@ TEST_CASE("a lease is for one at a time, and is given back") {
   CHECK(shared.is_at_rest());
 }
 
-TEST_CASE("what a node brought to its end and could not publish the next one publishes") {
+TEST_CASE("shared_blob_complete_but_unpublished_is_published_later") {
   SharedScene scene(1'000'000);
   const std::string name = scene.blob.digest.hex() + ".0123456789abcdef";
   const fs::path lease =
@@ -281,7 +281,7 @@ TEST_CASE("what a node brought to its end and could not publish the next one pub
   std::ofstream{scene.shared.path / "tmp" / name} << scene.content;
   std::ofstream{lease} << "node 1 0123456789abcdef 00000000000000000007 " << name;
   CHECK((scene.pulled() == scene.content));
-  CHECK(!fs::exists(scene.shared.blob(scene.blob.digest)));  // it may still be at it
+  CHECK(!fs::exists(scene.shared.blob(scene.blob.digest)));  // the owner may still be writing it
   fs::last_write_time(lease, fs::file_time_type::clock::now() - std::chrono::minutes(2));
   CHECK((scene.pulled() == scene.content));
   CHECK(scene.fetches == 0);
@@ -290,7 +290,7 @@ TEST_CASE("what a node brought to its end and could not publish the next one pub
   CHECK(scene.fetches == 0);
 }
 
-TEST_CASE("what dead nodes left is looked for once in a pull") {
+TEST_CASE("shared_blob_stale_files_are_removed_once_per_pull") {
   const SharedDirectory shared;
   const auto leave = [&](std::chrono::minutes age) {
     const fs::path lease = shared.path / "leases" / "left";

@@ -1,9 +1,8 @@
-#include "image/reference/location.hpp"
-#include "unit/test.hpp"
+#include "reference/location.hpp"
+#include "unit/catch2_compat.hpp"
 
 #include <string>
 
-#include "image/reference/file_url.hpp"
 #include "unit/image/helpers.hpp"
 
 using namespace spc;
@@ -13,7 +12,7 @@ namespace {
 
 using Kind = ImageLocation::Kind;
 
-/// KIND PATH REFERENCE, or why the text is refused.
+/// Returns KIND PATH REFERENCE, or the reason of the refusal.
 std::string parts(const std::string& text) {
   const auto location = ImageLocation::parse(text);
   if (!location) return "refused: " + location.error().message();
@@ -31,7 +30,7 @@ bool location_refused(const std::string& text, const std::string& reason) {
 
 }  // namespace
 
-TEST_CASE("every form of a location is told apart by its beginning") {
+TEST_CASE("location_form_follows_its_prefix") {
   CHECK(parts("ubuntu") == "registry|docker.io/library/ubuntu:latest|");
   CHECK(parts("docker://nvcr.io#nvidia/cuda:12") == "registry|nvcr.io/nvidia/cuda:12|");
   CHECK(parts("oci") == "registry|docker.io/library/oci:latest|");
@@ -52,7 +51,7 @@ TEST_CASE("every form of a location is told apart by its beginning") {
   }
 }
 
-TEST_CASE("a location's canonical text is that location again") {
+TEST_CASE("location_canonical_text_is_stable") {
   for (const char* text : {"docker.io/library/ubuntu:latest", "myhost#a/b:latest", "oci:dir",
                            "oci:dir:v1", "oci-archive:/x y:a/b:c", "docker-archive:x.tar",
                            "dockerd://ubuntu", "podman://localhost/x:1", "./x", "~/x", "/a:b"}) {
@@ -66,7 +65,7 @@ TEST_CASE("a location's canonical text is that location again") {
   CHECK(ImageLocation::parse("ubuntu", "reg:5000").value().canonical() == "reg:5000/ubuntu:latest");
 }
 
-TEST_CASE("a broken location is answered with what is wrong") {
+TEST_CASE("location_with_error_is_refused_with_reason") {
   CHECK(location_refused("oci:", "the path is missing"));
   CHECK(location_refused("oci::v1", "the path is missing"));
   CHECK(location_refused("oci:dir:", "name after the last ':' is missing (hint: oci:DIR[:REF])"));
@@ -82,7 +81,23 @@ TEST_CASE("a broken location is answered with what is wrong") {
   CHECK(location_refused("dockerd://" + std::string(513, 'a'), "more than 512"));
 }
 
-TEST_CASE("a file named without its path is said so") {
+TEST_CASE("location_of_apptainer_library_gets_sif_hint") {
+  for (const char* text :
+       {"library://alpine", "library://lolcow/default:1", "shub://GodloveD/lolcow"})
+    CHECK(
+        location_refused(text, "(hint: apptainer pull writes a .sif: use that file, ./FILE.sif)"));
+  CHECK(location_refused("s3://bucket/x", "unknown scheme \"s3:\" (hint: [docker://]NAME"));
+}
+
+TEST_CASE("location_slash_beside_hash_is_explained") {
+  for (const char* text :
+       {"reg:5000#/app:1", "reg:5000/#app:1", "reg:5000#//app:1", "reg:5000/#/app:1"})
+    CHECK(location_refused(text, "not at both (hint: write reg:5000/app:1)"));
+  CHECK(location_refused("docker://reg#/team/app", "not at both (hint: write reg#team/app)"));
+  CHECK(location_refused("alice@reg:5000#/app", "not at both (hint: write reg:5000/app)"));
+}
+
+TEST_CASE("location_file_without_path_gets_suggestion") {
   CHECK(location_refused("foo.sqsh", "did you mean \"./foo.sqsh\"?"));
   CHECK(location_refused("images/foo.sif", "did you mean \"./images/foo.sif\"?"));
   CHECK(location_refused("foo.tar.gz", "did you mean \"./foo.tar.gz\"?"));
@@ -91,12 +106,14 @@ TEST_CASE("a file named without its path is said so") {
   CHECK(parts("docker://foo.sqsh") == "registry|docker.io/library/foo.sqsh:latest|");
 }
 
-// facts/security.md, section 3 A. Row 1 has its second half (an option given twice) in
+// facts/security.md, section 3 A. The second half of row 1 (an option given twice) is in
 // spank_options_test.cpp.
 
-TEST_CASE("row 1: an empty image is refused") { CHECK(location_refused("", "is empty")); }
+// outcome 1 refused: empty image option; option twice
+TEST_CASE("location_empty_is_refused") { CHECK(location_refused("", "is empty")); }
 
-TEST_CASE("row 2: a repository's name keeps the rules, and the broken one is named") {
+// outcome 2 refused: repository with upper case, empty component, leading -
+TEST_CASE("location_repository_name_breaking_rules_is_refused") {
   CHECK(location_refused("Ubuntu", "no upper-case letters"));
   CHECK(location_refused("a//b", "empty component"));
   CHECK(location_refused("r.x/a/", "did you mean \"./r.x/a/\"?"));
@@ -104,34 +121,39 @@ TEST_CASE("row 2: a repository's name keeps the rules, and the broken one is nam
   CHECK(location_refused("-a", "must stand between"));
 }
 
-TEST_CASE("row 3: a tag that is too long or has other characters is refused") {
+// outcome 3 refused: tag too long, with / or blank
+TEST_CASE("location_tag_too_long_or_invalid_is_refused") {
   CHECK(location_refused("a:" + std::string(129, 't'), "at most 128"));
   CHECK(location_refused("a:b/c", "port"));
   CHECK(location_refused("docker.io/a:b/c", "tags consist of"));
   CHECK(location_refused("a:t g", "spaces"));
 }
 
-TEST_CASE("row 4: a digest that is none is refused") {
+// outcome 4 refused: digest of wrong length, case, algorithm
+TEST_CASE("location_digest_malformed_is_refused") {
   CHECK(location_refused("a@sha256:" + std::string(63, 'a'), "64 hexadecimal"));
   CHECK(location_refused("a@sha256:" + std::string(64, 'A'), "lower-case"));
   CHECK(location_refused("a@md5:" + kHex, "only sha256"));
 }
 
-TEST_CASE("row 5: a digest beats a tag") {
+// outcome 5 accepted: tag and digest
+TEST_CASE("location_digest_beats_tag") {
   const auto location = ImageLocation::parse("a:1@sha256:" + kHex).value();
   CHECK(location.name.digest.has_value());
   CHECK(location.name.tag_ignored);
   CHECK(location.canonical() == "docker.io/library/a@sha256:" + kHex);
 }
 
-TEST_CASE("row 6: ports and IPv6 addresses of registries") {
+// outcome 6 refused: ports 0, 70000, abc; IPv6 is accepted
+TEST_CASE("location_ports_and_ipv6_are_checked") {
   CHECK(location_refused("r:0/a", "port"));
   CHECK(location_refused("r:70000/a", "port"));
   CHECK(location_refused("r:abc/a", "port"));
   CHECK(parts("[::1]:5000/a") == "registry|[::1]:5000/a:latest|");
 }
 
-TEST_CASE("row 7: a password is refused wherever it stands, and not repeated") {
+// outcome 7 refused: password in a reference
+TEST_CASE("location_password_is_refused_and_not_repeated") {
   for (const char* text : {"alice:secret@registry/x", "docker://alice:secret@registry:5000/x:1",
                            "http://alice:secret@registry/x", "foo://alice:secret@registry/x",
                            "alice:secret@http://registry/x", "alice:secret@registry/x.tar",
@@ -143,29 +165,32 @@ TEST_CASE("row 7: a password is refused wherever it stands, and not repeated") {
   }
 }
 
-TEST_CASE("row 8: control characters and invalid UTF-8 are refused and shown escaped") {
+// outcome 8 refused: newline, ESC, NUL, invalid UTF-8
+TEST_CASE("location_control_characters_are_refused_and_escaped") {
   CHECK(location_refused("a\nb", "\\n"));
   CHECK(location_refused("a\x1b[2J", "\\x1b"));
   CHECK(location_refused(std::string("a\0b", 3), "\\x00"));
   CHECK(location_refused("a\xff", "\\xff"));
 }
 
-TEST_CASE("row 9: a name of 1 MiB is refused") {
+// outcome 9 refused: 1 MiB reference; 10,000 mounts
+TEST_CASE("location_of_1_mib_is_refused") {
   CHECK(location_refused(std::string(1 << 20, 'a'), "longer than 4096"));
   CHECK(location_refused("./" + std::string(1 << 20, 'a'), "longer than 4096"));
 }
 
-TEST_CASE("row 10: other schemes are refused by name, with those there are") {
+// outcome 10 refused: schemes without permission
+TEST_CASE("location_unknown_scheme_is_refused_with_list") {
   CHECK(location_refused("file:///x", "unknown scheme \"file:\""));
   CHECK(location_refused("http://registry/x", "use docker://"));
   CHECK(location_refused("https://registry", "is not a URL of a file"));
-  CHECK(location_refused("shub://a/b", "unknown scheme \"shub:\" (hint: [docker://]NAME, oci:DIR"));
+  CHECK(location_refused("s3://a/b", "unknown scheme \"s3:\" (hint: [docker://]NAME, oci:DIR"));
   CHECK(location_refused("docker-daemon:x:1", "use dockerd://NAME"));
   CHECK(location_refused("containers-storage:x", "use podman://NAME"));
   CHECK(location_refused("dir:/x", "unknown scheme \"dir:\""));
 }
 
-TEST_CASE("a file of a server has a name for the site's rules") {
+TEST_CASE("location_remote_file_has_a_name_for_rules") {
   CHECK(parts("oras://alice@registry:5000/x") == "remote_file||oras://registry:5000/x:latest");
   CHECK(parts("https://Registry/a/b.sif?k=1") == "remote_file||https://Registry/a/b.sif?k=1");
   const std::string hex(64, 'a');
@@ -183,7 +208,8 @@ TEST_CASE("a file of a server has a name for the site's rules") {
   }
 }
 
-TEST_CASE("row 11: Docker Hub has one name in the store") {
+// outcome 11 accepted: aliases of Docker Hub
+TEST_CASE("location_docker_hub_names_are_one") {
   for (const char* text :
        {"ubuntu", "docker.io/ubuntu", "docker.io/library/ubuntu", "index.docker.io/ubuntu",
         "registry-1.docker.io/library/ubuntu", "docker://library/ubuntu:latest"}) {
@@ -191,7 +217,7 @@ TEST_CASE("row 11: Docker Hub has one name in the store") {
   }
 }
 
-TEST_CASE("image names are shown without secrets of URLs") {
+TEST_CASE("location_is_shown_without_secrets") {
   const std::string digest = "#sha256=" + kHex;
   CHECK(without_secrets("https://r/a/x.sqsh?sig=secret&b=1") == "https://r/a/x.sqsh");
   CHECK(without_secrets("https://r/x?sig=a#secret") == "https://r/x");
@@ -206,7 +232,7 @@ TEST_CASE("image names are shown without secrets of URLs") {
   CHECK(without_secrets("docker://alice:secret@r/x") == "docker://r/x");
   CHECK(without_secrets("r.example/x?sig=secret") == "r.example/x");
   CHECK(without_secrets("alice:secret@r.example/x") == "r.example/x");
-  // Names without one stay.
+  // Names without a registry stay unchanged.
   for (const char* text :
        {"debian:12", "alice@nvcr.io/a/b:1", "nvcr.io#a/b:1", "docker://alice@r/x",
         "r:5000#a/b@sha256:00", "debian:12@sha256:00", "./what?.sqsh", "/a?b/c#d", "~/x?y",
@@ -218,7 +244,7 @@ TEST_CASE("image names are shown without secrets of URLs") {
   CHECK(ImageLocation::parse("https://r/x.sqsh?sig=secret")->canonical() == "https://r/x.sqsh");
 }
 
-TEST_CASE("names of URLs differ by query and are safe to keep") {
+TEST_CASE("location_url_names_differ_by_query_without_secrets") {
   const auto one = name_without_secrets("https://r/x?file=a"),
              other = name_without_secrets("https://r/x?file=b");
   CHECK(one.starts_with("https://r/x?~"));

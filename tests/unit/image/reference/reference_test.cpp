@@ -1,6 +1,6 @@
-#include "image/reference/reference.hpp"
-#include "image/reference/request.hpp"
-#include "unit/test.hpp"
+#include "reference/reference.hpp"
+#include "reference/request.hpp"
+#include "unit/catch2_compat.hpp"
 
 #include <sys/utsname.h>
 
@@ -24,7 +24,7 @@ bool reference_refused(const std::string& text, const std::string& reason) {
 
 }  // namespace
 
-TEST_CASE("every way to write an image has one canonical name") {
+TEST_CASE("reference_forms_have_one_canonical_name") {
   CHECK(canonical("ubuntu") == "docker.io/library/ubuntu:latest");
   CHECK(canonical("docker://ubuntu:22.04") == "docker.io/library/ubuntu:22.04");
   CHECK(canonical("nvidia/cuda:12") == "docker.io/nvidia/cuda:12");
@@ -43,7 +43,7 @@ TEST_CASE("every way to write an image has one canonical name") {
   CHECK(canonical("a__b/c-d--e.f:T_1.x-") == "docker.io/a__b/c-d--e.f:T_1.x-");
 }
 
-TEST_CASE("user, default registry, digest and file name") {
+TEST_CASE("reference_user_registry_digest_and_file_name") {
   const auto nvidia =
       ImageReference::parse("docker://$oauthtoken@nvcr.io#nvidia/cuda:12@sha256:" + kHex).value();
   CHECK(nvidia.user == "$oauthtoken");
@@ -56,7 +56,7 @@ TEST_CASE("user, default registry, digest and file name") {
   CHECK_FALSE(ImageReference::parse("r:1/" + std::string(250, 'a')).value().ref_file_name());
 }
 
-TEST_CASE("a broken name is answered with the rule it breaks") {
+TEST_CASE("reference_broken_is_refused_with_rule") {
   CHECK(reference_refused("", "is empty"));
   CHECK(reference_refused("Ubuntu", "no upper-case letters (hint: write \"ubuntu\")"));
   CHECK(reference_refused("a//b", "empty component"));
@@ -89,7 +89,7 @@ TEST_CASE("a broken name is answered with the rule it breaks") {
   CHECK(reference_refused("a/b@c", "expected a digest"));
 }
 
-TEST_CASE("a password in a name is refused and not repeated") {
+TEST_CASE("reference_password_is_refused_and_not_repeated") {
   for (const char* text : {"alice:secret@registry/x", "docker://alice:secret@registry:5000/x:1"}) {
     const auto reference = ImageReference::parse(text);
     REQUIRE_FALSE(reference);
@@ -98,9 +98,7 @@ TEST_CASE("a password in a name is refused and not repeated") {
   }
 }
 
-TEST_CASE(
-    "a node's own platform is that of its processor, without a variant, so that each fits that it "
-    "runs") {
+TEST_CASE("platform_of_host_has_no_variant") {
   utsname system{};
   REQUIRE(::uname(&system) == 0);
   const std::string machine = system.machine;
@@ -109,7 +107,7 @@ TEST_CASE(
                                                                      : machine));
 }
 
-TEST_CASE("what another machine is given is kept under another name") {
+TEST_CASE("ref_file_of_other_platform_differs") {
   const auto reference = ImageReference::parse("r:1/a:t").value();
   CHECK(ref_file_of(reference, Platform::host()) == "r:1%2Fa:t");
   CHECK(ref_file_of(reference, Platform::parse("linux/riscv64").value()) ==
@@ -118,7 +116,7 @@ TEST_CASE("what another machine is given is kept under another name") {
                           Platform::parse("linux/s390x").value()));
 }
 
-TEST_CASE("what a tag is said to stand for is kept under a name of both") {
+TEST_CASE("ref_file_of_tag_with_digest_has_both") {
   const auto tag = ImageReference::parse("r:1/a:t").value();
   const Digest digest = Digest::parse("sha256:" + std::string(64, 'a')).value();
   CHECK(ref_file_of(tag, Platform::host(), digest) == "r:1%2Fa:t@" + digest.str());
@@ -130,7 +128,7 @@ TEST_CASE("what a tag is said to stand for is kept under a name of both") {
                           Platform::host(), digest));
 }
 
-TEST_CASE("what a tag is said to stand for counts for this tag alone") {
+TEST_CASE("resolved_tag_applies_to_its_tag_only") {
   const auto tag = ImageReference::parse("alice@r:1/a/b:t").value();
   const Digest one = Digest::parse("sha256:" + std::string(64, 'a')).value(),
                other = Digest::parse("sha256:" + std::string(64, 'b')).value();
@@ -147,7 +145,7 @@ TEST_CASE("what a tag is said to stand for counts for this tag alone") {
   CHECK_FALSE(resolved_tag(tag, "r:1/a/b:t@" + one.str() + "0"));
 }
 
-TEST_CASE("a request arrives as it was sent") {
+TEST_CASE("import_request_survives_serialization") {
   ImportRequest request;
   request.image = "registry:5000/x:1";
   request.platform = Platform::parse("linux/arm64/v8").value();
@@ -156,7 +154,7 @@ TEST_CASE("a request arrives as it was sent") {
   request.uid = 1000;
   request.since = 1700000000;
   request.only_digest = true;
-  request.meet = 1024;
+  request.step_nodes = 1024;
   request.resolved = Digest::parse("sha256:" + std::string(64, 'c')).value();
   const auto back = ImportRequest::parse(request.serialize()).value();
   CHECK(back.image == request.image);
@@ -167,8 +165,8 @@ TEST_CASE("a request arrives as it was sent") {
   CHECK(back.since == 1700000000);
   CHECK(back.only_digest);
   CHECK(back.resolved == request.resolved);
-  CHECK(back.meet == 1024);
-  CHECK_FALSE(ImportRequest::parse(std::string("image=x\0meet=\0", 14)));
+  CHECK(back.step_nodes == 1024);
+  CHECK_FALSE(ImportRequest::parse(std::string("image=x\0step_nodes=\0", 20)));
   CHECK_FALSE(ImportRequest::parse(std::string("image=x\0resolved=y\0", 19)));
   CHECK_FALSE(ImportRequest::parse("image=x"));
   CHECK_FALSE(ImportRequest::parse(std::string("image=x\0image=y\0", 16)));
@@ -178,12 +176,12 @@ TEST_CASE("a request arrives as it was sent") {
   CHECK_FALSE(Platform::parse("linux/a/b/c"));
 }
 
-TEST_CASE("a tag need not be asked for again while the answer is young enough") {
+TEST_CASE("tag_answer_is_fresh_within_ttl") {
   const TagAge age{.asked_at = 1000, .now = 1059};
   CHECK(age.is_fresh(60, 0, {}));
   CHECK_FALSE(age.is_fresh(59, 0, {}));
-  CHECK_FALSE(age.is_fresh(0, 60, {}));    // who knows when the job was submitted
-  CHECK_FALSE(age.is_fresh(0, 60, 1000));  // in that very second
+  CHECK_FALSE(age.is_fresh(0, 60, {}));    // the job's submission time is unknown
+  CHECK_FALSE(age.is_fresh(0, 60, 1000));  // within the same second
   CHECK(age.is_fresh(0, 60, 999));
   CHECK_FALSE(age.is_fresh(0, 59, 999));
   CHECK_FALSE(TagAge{.asked_at = 1000, .now = 990}.is_fresh(0, 60, 900));  // the clock was set back

@@ -1,10 +1,10 @@
-#include "image/reference/sif.hpp"
+#include "reference/first_bytes.hpp"
 
 #include <cstring>
 #include <string>
 #include <vector>
 
-#include "unit/test.hpp"
+#include "unit/catch2_compat.hpp"
 
 using namespace spc;
 
@@ -12,7 +12,7 @@ namespace {
 
 constexpr std::uint64_t kFileSize = 10 << 20;
 
-/// A SIF file's first part, as the tools write it.
+/// The beginning of a SIF file, as written by the tools.
 struct Sif {
   std::string bytes = std::string(4096 + 48 * 585, '\0');
   std::size_t entries = 0;
@@ -63,7 +63,7 @@ std::string outcome(const Sif& sif) {
 
 }  // namespace
 
-TEST_CASE("the root file system of a SIF file is found among the other things in it") {
+TEST_CASE("sif_root_file_system_is_found") {
   CHECK(looks_like_sif(as_bytes(Sif().bytes)));
   CHECK_FALSE(looks_like_sif(as_bytes(std::string(100, 'x'))));
   CHECK(outcome(Sif()
@@ -74,7 +74,7 @@ TEST_CASE("the root file system of a SIF file is found among the other things in
   CHECK(outcome(Sif().add(0x4004, 36864, 50, 1, 1)) == "36864+50");
 }
 
-TEST_CASE("a SIF file that cannot be used is refused by the name of what it is") {
+TEST_CASE("sif_unusable_is_refused_with_reason") {
   CHECK(outcome(Sif().root(5)).starts_with("the SIF file's root file system is encrypted (hint: "));
   CHECK(
       outcome(Sif().root(2))
@@ -89,7 +89,7 @@ TEST_CASE("a SIF file that cannot be used is refused by the name of what it is")
   CHECK(outcome(Sif()) == "the SIF file contains no root file system");
 }
 
-TEST_CASE("a SIF file whose numbers make no sense is refused") {
+TEST_CASE("sif_with_invalid_numbers_is_refused") {
   CHECK(outcome(Sif().root(1, "02", std::int64_t{1} << 62))
             .starts_with("the SIF file is truncated: its root file system extends beyond"));
   CHECK(outcome(Sif().root(1, "02", -5))
@@ -109,7 +109,7 @@ TEST_CASE("a SIF file whose numbers make no sense is refused") {
   version.put(42, "99");
   CHECK(outcome(version) == "it is a SIF file of version \"99\", only 01 is supported");
   Sif strange;
-  strange.root(1, "\xff\xff");  // an architecture that has no name is the host's
+  strange.root(1, "\xff\xff");  // an unknown architecture code is taken as the host's
   CHECK(outcome(strange) == "32768+4096");
   Sif cut;
   cut.bytes.resize(60);

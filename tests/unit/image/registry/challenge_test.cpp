@@ -1,11 +1,12 @@
-#include "image/registry/challenge.hpp"
-#include "unit/test.hpp"
+#include "registry/challenge.hpp"
+#include "unit/catch2_compat.hpp"
 
 using namespace spc;
 
-TEST_CASE("a challenge is read with its parameters, whatever their order and quoting") {
-  const auto found = parse_challenges(
-      R"(Basic realm="a, b", BEARER realm="https://auth/t?x=1", service = reg ,scope="repository:a/b:pull,push")");
+TEST_CASE("challenge_parameters_are_parsed") {
+  const auto found =
+      parse_challenges(R"(Basic realm="a, b", BEARER realm="https://auth/t?x=1", service = reg ,)"
+                       R"(scope="repository:a/b:pull,push")");
   REQUIRE(found.size() == 2);
   CHECK(found[0].scheme == "basic");
   CHECK(found[0].parameters.at("realm") == "a, b");
@@ -16,16 +17,19 @@ TEST_CASE("a challenge is read with its parameters, whatever their order and quo
         "https://auth/t?x=1&service=reg&scope=repository%3Aa%2Fb%3Apull%2Cpush");
 }
 
-TEST_CASE("garbage in a challenge does no harm") {
+TEST_CASE("challenge_garbage_is_harmless") {
   for (const char* text : {"", ",,,", "=", "\"", "Bearer realm=\"", "Bearer realm=\"\\", "\x01\xff",
                            "a=b", "Bearer =x"}) {
     CHECK(parse_challenges(text).size() <= 1);
   }
 }
 
-TEST_CASE("a login server must use https unless it is the registry itself") {
-  const auto url = [](const std::string& realm, const std::string& registry) {
-    return token_request({"bearer", {{"realm", realm}}}, "x", registry, nullptr).has_value();
+// outcome 30 refused: realm of a file, in the clear, foreign
+TEST_CASE("token_server_must_use_https_unless_registry") {
+  const auto url = [](const std::string& realm, const std::string& registry,
+                      bool insecure = false) {
+    return token_request({"bearer", {{"realm", realm}}}, "x", registry, nullptr, {}, insecure)
+        .has_value();
   };
   CHECK_FALSE(url(std::string("https://a/\0b", 12), "https://r"));
   CHECK_FALSE(url("https://a/\r\nX: y", "https://r"));
@@ -35,9 +39,11 @@ TEST_CASE("a login server must use https unless it is the registry itself") {
   CHECK_FALSE(url("http://auth/token", "https://auth"));
   CHECK_FALSE(url("file:///etc/passwd", "https://r"));
   CHECK_FALSE(url("", "https://r"));
+  CHECK(url("http://r:5001/token", "http://r:5000", true));
+  CHECK_FALSE(url("ftp://r/token", "http://r:5000", true));
 }
 
-TEST_CASE("two URLs are of one origin when scheme, host and port are equal") {
+TEST_CASE("origin_is_scheme_host_and_port") {
   CHECK(origin_of("https://R.example/x") == origin_of("https://r.example:443/y?z"));
   CHECK(origin_of("https://r/") != origin_of("http://r/"));
   CHECK(origin_of("https://r/") != origin_of("https://r:444/"));
@@ -46,7 +52,18 @@ TEST_CASE("two URLs are of one origin when scheme, host and port are equal") {
   CHECK(origin_of("nonsense").empty());
 }
 
-TEST_CASE("a token is taken from either name and must be printable") {
+TEST_CASE("login_server_is_named_as_registries_are") {
+  CHECK(registry_of("https://Auth.example/token?x") == "auth.example");
+  CHECK(registry_of("https://auth.example:443/t") == "auth.example");
+  CHECK(registry_of("http://auth:443/t") == "auth:443");
+  CHECK(registry_of("http://auth/t") == "auth");
+  CHECK(registry_of("http://auth/t", true) == "auth:80");
+  CHECK(registry_of("https://[::1]:5001/t") == "[::1]:5001");
+  CHECK(registry_of("file:///etc/passwd").empty());
+  CHECK(registry_of("nonsense").empty());
+}
+
+TEST_CASE("token_is_read_from_either_member") {
   CHECK(parse_token(R"({"token":"a.b-c"})").value().text() == "a.b-c");
   CHECK(parse_token(R"({"access_token":"x","expires_in":60})").value().text() == "x");
   CHECK_FALSE(parse_token(R"({"token":""})"));
@@ -55,8 +72,7 @@ TEST_CASE("a token is taken from either name and must be printable") {
   CHECK_FALSE(parse_token("<html>"));
 }
 
-TEST_CASE(
-    "a password goes into a header, an identity token into a form, nothing into the address") {
+TEST_CASE("token_request_carries_secrets_outside_the_url") {
   const Challenge bearer{"bearer", {{"realm", "https://auth/token"}, {"service", "reg"}}};
   RegistrySecret secret;
   secret.username = "al ice";
@@ -77,7 +93,8 @@ TEST_CASE(
         "https://auth/token?service=reg");
 }
 
-TEST_CASE("credentials are shown to login servers of the registry's own domain only") {
+// outcome 30 refused: realm of a file, in the clear, foreign
+TEST_CASE("credentials_go_only_to_servers_of_registry_domain") {
   const auto may = [](const char* realm, const char* registry,
                       const std::vector<std::string>& listed = {}) {
     return may_see_credentials(realm, registry, listed);
@@ -109,4 +126,13 @@ TEST_CASE("credentials are shown to login servers of the registry's own domain o
   CHECK_FALSE(
       may("http://login.example.com/token", "https://registry.example.org", {"login.example.com"}));
   CHECK_FALSE(may("file:///etc/passwd", "https://registry.example.org"));
+  const auto plain = [](const char* realm, const char* registry,
+                        const std::vector<std::string>& listed = {}) {
+    return may_see_credentials(realm, registry, listed, true);
+  };
+  CHECK(plain("http://reg:5001/token", "http://reg:5000"));
+  CHECK(plain("http://reg:5001/token", "https://reg:5000"));
+  CHECK(plain("http://login:80/token", "https://registry.example.org", {"login"}));
+  CHECK_FALSE(plain("http://auth.example.org/token", "https://registry.example.org"));
+  CHECK_FALSE(plain("http://other:5001/token", "http://reg:5000"));
 }

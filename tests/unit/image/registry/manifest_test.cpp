@@ -1,7 +1,6 @@
-#include "image/registry/manifest.hpp"
-#include "image/registry/json.hpp"
+#include "registry/manifest.hpp"
+#include "unit/catch2_compat.hpp"
 #include "unit/image/helpers.hpp"
-#include "unit/test.hpp"
 
 using namespace spc;
 using namespace spc::test;
@@ -46,7 +45,9 @@ std::size_t chosen(const Index& index, const char* platform) {
 
 }  // namespace
 
-TEST_CASE("manifests and indexes are told apart by their media type") {
+// outcome 59 accepted: null and unknown fields
+// outcome 64 refused: manifest and index at once; contradictions; schemaVersion 3
+TEST_CASE("manifest_and_index_differ_by_media_type") {
   const auto parsed = parse_manifest(manifest(kLayer + "," + kLayer), kOci, "m").value();
   REQUIRE(std::holds_alternative<Manifest>(parsed));
   CHECK(std::get<Manifest>(parsed).layers.size() == 2);
@@ -65,14 +66,16 @@ TEST_CASE("manifests and indexes are told apart by their media type") {
       manifest_refused(R"({"schemaVersion":2,"mediaType":"text/plain"})", "not a container image"));
 }
 
-TEST_CASE("urls and embedded data of a descriptor are ignored") {
+TEST_CASE("manifest_urls_and_data_are_ignored") {
   const auto parsed = parse_manifest(manifest(descriptor("application/vnd.oci.image.layer.v1.tar",
                                                          R"(,"urls":["http://evil"],"data":"!!")")),
                                      kOci, "m");
   CHECK(parsed);
 }
 
-TEST_CASE("json that readers could read in two ways is refused") {
+// outcome 61 refused: truncated, trailing, BOM, invalid UTF-8, NUL
+// outcome 62 refused: keys given twice
+TEST_CASE("manifest_with_ambiguous_json_is_refused") {
   CHECK(manifest_refused(manifest(kLayer, R"(,"layers":[])"), "given twice"));
   CHECK(manifest_refused(manifest(kLayer) + "{}", "not JSON"));
   CHECK(manifest_refused("\xef\xbb\xbf" + manifest(kLayer), "not a JSON object"));
@@ -86,7 +89,8 @@ TEST_CASE("json that readers could read in two ways is refused") {
   CHECK(manifest_refused(many + "]}", "more than 200000 values"));
 }
 
-TEST_CASE("an image for this machine is chosen and others are listed") {
+// outcome 50 accepted: other machines and attestations first
+TEST_CASE("manifest_of_platform_is_chosen_others_listed") {
   CHECK(chosen(index_of({"linux/arm64", "linux/amd64"}), "linux/amd64") == 1);
   CHECK(chosen(index_of({"unknown/unknown", "linux/amd64"}), "linux/amd64") == 1);
   CHECK(chosen(index_of({"linux/amd64/v3", "linux/amd64"}), "linux/amd64") == 1);
@@ -102,20 +106,24 @@ TEST_CASE("an image for this machine is chosen and others are listed") {
   CHECK(chosen(index_of({"windows/amd64"}), "linux/amd64") == 999);
   CHECK(chosen(index_of({""}), "linux/amd64") == 0);
   CHECK(chosen(index_of({"", ""}), "linux/amd64") == 999);
+  CHECK(chosen(index_of({"", "unknown/unknown"}), "linux/amd64") == 0);
+  CHECK(chosen(index_of({"unknown/unknown", "", "unknown/unknown"}), "linux/amd64") == 1);
+  CHECK(chosen(index_of({"", "", "unknown/unknown"}), "linux/amd64") == 999);
+  CHECK(chosen(index_of({"", "linux/arm64"}), "linux/amd64") == 999);
   const auto none = choose_platform(index_of({"linux/arm64", "linux/s390x"}),
                                     Platform{"linux", "amd64", ""}, "index \"i\"");
   CHECK(none.error().message() ==
         "index \"i\": has no image for linux/amd64, only for linux/arm64, linux/s390x (hint: "
         "choose a tag built for linux/amd64)");
-  CHECK(none.error().kind() == ErrorKind::invalid);  // not "not found": a login node of another
+  CHECK(none.error().kind() == ErrorKind::invalid);  // not not_found: a login node of another
                                                      // architecture must not refuse the job
 }
 
-TEST_CASE("a node takes what its own architecture runs, whatever variant the index names it with") {
+TEST_CASE("manifest_of_own_architecture_matches_without_variant") {
   for (const char* name : {"linux/arm64", "linux/arm64/v8"})
     CHECK(chosen(index_of({"linux/amd64", name, "linux/arm/v7"}), "linux/arm64") == 1);
   CHECK(chosen(index_of({"linux/arm64/v9"}), "linux/arm64") ==
-        999);  // not every machine of the architecture runs it
+        999);  // not every machine of the architecture can run it
   CHECK(chosen(index_of({"linux/arm/v7", "linux/arm/v8"}), "linux/arm64") == 999);
   CHECK(chosen(index_of({"linux/arm64", "linux/arm64/v8"}), "linux/arm64/v8") == 1);
   CHECK(chosen(index_of({"linux/amd64", "linux/arm64"}), "linux/arm64/v8") == 1);
@@ -123,11 +131,49 @@ TEST_CASE("a node takes what its own architecture runs, whatever variant the ind
                         Platform::host(), "i"));
 }
 
-TEST_CASE("an image configuration gives settings and nothing is split") {
+TEST_CASE("manifest_index_skips_attestations_and_empty_platforms") {
+  const auto entry = [](const std::string& more) { return descriptor(kOci, more); };
+  const auto chosen_of = [](const std::string& entries) {
+    const auto parsed =
+        parse_manifest(R"({"schemaVersion":2,"manifests":[)" + entries + "]}", kIndex, "m").value();
+    return choose_platform(std::get<Index>(parsed), Platform::parse("linux/amd64").value(), "m");
+  };
+  const std::string attestation =
+      entry(R"(,"annotations":{"vnd.docker.reference.type":"attestation-manifest"})");
+  CHECK(chosen_of(entry("") + "," + attestation));
+  CHECK(chosen_of(entry(R"(,"platform":{"os":"","architecture":""})") + "," + attestation));
+  CHECK(chosen_of(entry(R"(,"platform":{"os":"linux","architecture":"x86_64"})") + "," +
+                  entry(R"(,"platform":{"os":"linux","architecture":"aarch64"})")));
+  CHECK(chosen_of(entry(R"(,"platform":{"architecture":"amd64"})")));
+  CHECK_FALSE(chosen_of(attestation));
+}
+
+TEST_CASE("platform_aliases_have_one_normal_form") {
+  const auto of_config = [](const std::string& members) {
+    return parse_image_config(R"({"os":"linux",)" + members + R"(,"rootfs":{"diff_ids":[]}})", "c")
+        .value()
+        .platform.str();
+  };
+  CHECK(of_config(R"("architecture":"x86_64")") == "linux/amd64");
+  CHECK(of_config(R"("architecture":"x86-64")") == "linux/amd64");
+  CHECK(of_config(R"("architecture":"X86_64")") == "linux/amd64");
+  CHECK(of_config(R"("architecture":"aarch64")") == "linux/arm64");
+  CHECK(of_config(R"("architecture":"aarch64","variant":"8")") == "linux/arm64/v8");
+  CHECK(of_config(R"("architecture":"armhf")") == "linux/arm/v7");
+  CHECK(of_config(R"("architecture":"armel")") == "linux/arm/v6");
+  CHECK(of_config(R"("architecture":"i386")") == "linux/386");
+  CHECK(of_config(R"("architecture":"i686")") == "linux/386");
+  CHECK(of_config(R"("architecture":"ppc64le")") == "linux/ppc64le");
+  CHECK(Platform::parse("linux/x86_64").value().str() == "linux/amd64");
+  CHECK(Platform::parse("linux/arm/7").value().str() == "linux/arm/v7");
+}
+
+TEST_CASE("image_config_gives_settings") {
   const auto config =
       parse_image_config(
           R"({"os":"linux","architecture":"amd64","rootfs":{"diff_ids":[")" + kA +
-              R"("]},"config":{"Env":["A=b=c","novalue","=x","M=one\ntwo"],"Entrypoint":["/e"],"Cmd":null,"WorkingDir":"/w","User":"9:9"}})",
+              R"("]},"config":{"Env":["A=b=c","novalue","=x","M=one\ntwo"],"Entrypoint":["/e"],)"
+              R"("Cmd":null,"WorkingDir":"/w","User":"9:9"}})",
           "c")
           .value();
   CHECK(config.env == std::vector<std::string>{"A=b=c", "M=one\ntwo"});

@@ -1,4 +1,4 @@
-#include "image/relay/relay.hpp"
+#include "share/relay.hpp"
 
 #include <arpa/inet.h>
 #include <fcntl.h>
@@ -10,18 +10,18 @@
 
 #include <string>
 
-#include "base/sha256.hpp"
-#include "unit/test.hpp"
+#include "base/hash.hpp"
+#include "unit/catch2_compat.hpp"
 
 using namespace spc;
 
 namespace {
 
-constexpr std::uint64_t kSize = 24 << 20;  // more than sockets hold
+constexpr std::uint64_t kSize = 24 << 20;  // more than socket buffers hold
 
-/// A relay of this process, with one blob; time goes on where it is asked to.
+/// A relay of this process with one blob. Time advances on request only.
 struct OneRelay {
-  SharedBoard board = SharedBoard::create().value();
+  SharedSpoolIndex index = SharedSpoolIndex::create().value();
   UniqueFd spool{::memfd_create("spool", MFD_CLOEXEC)};
   UniqueFd listener{::socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0)};
   std::uint16_t port = 0;
@@ -35,21 +35,21 @@ struct OneRelay {
     REQUIRE(::listen(listener.get(), 16) == 0);
     REQUIRE(::getsockname(listener.get(), reinterpret_cast<sockaddr*>(&here), &size) == 0);
     port = ntohs(here.sin_port);
-    board->key.fill(0x5a);
-    board->fanout = 2;
-    relay = Relay::create(*board, listener.get(), spool.get(), limits).value();
+    index->key.fill(0x5a);
+    index->fanout = 2;
+    relay = Relay::create(*index, listener.get(), spool.get(), limits).value();
   }
 
   void add(std::uint64_t have) {
-    auto& entry = board->entries[0];
+    auto& entry = index->entries[0];
     entry.blob = blob;
     entry.size = kSize;
-    board->count = 1;
+    index->count = 1;
     grow(have);
   }
   void grow(std::uint64_t have) {
     REQUIRE(::ftruncate(spool.get(), static_cast<off_t>(have)) == 0);
-    board->entries[0].have = have;
+    index->entries[0].have = have;
   }
   void run(std::chrono::milliseconds time) {
     for (const auto end = std::chrono::steady_clock::now() + time;
@@ -60,7 +60,7 @@ struct OneRelay {
   }
 };
 
-/// Who asks it.
+/// A client of the relay.
 struct Asking {
   OneRelay& server;
   UniqueFd socket{::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)};
@@ -81,7 +81,7 @@ struct Asking {
   }
   static std::string of_blob(const OneRelay& relay) { return "/v2/x/blobs/" + relay.blob.str(); }
 
-  /// Lets the relay work until there are so many bytes, or nothing more comes for a moment.
+  /// Runs the relay until this number of bytes has arrived, or none arrive for a moment.
   std::string& read(std::size_t wanted) {
     std::string part(1 << 20, '\0');
     for (int quiet = 0; quiet < 20 && said.size() < wanted && !is_over;) {
@@ -99,7 +99,7 @@ struct Asking {
 
 }  // namespace
 
-TEST_CASE("a reader that is ahead of the writer waits, and gets all of it") {
+TEST_CASE("relay_reader_ahead_of_writer_waits") {
   OneRelay server;
   server.add(1 << 20);
   Asking reader(server, Asking::of_blob(server));
@@ -111,12 +111,12 @@ TEST_CASE("a reader that is ahead of the writer waits, and gets all of it") {
   CHECK(reader.body() == 3 << 20);
   CHECK(!reader.is_over);
   server.grow(kSize);
-  server.board->entries[0].state = BlobState::complete;
+  server.index->entries[0].state = BlobState::complete;
   reader.read(kSize + 1000);
   CHECK(reader.body() == kSize);
 }
 
-TEST_CASE("a blob that is not on the board yet is waited for, one that will not be is not found") {
+TEST_CASE("relay_blob_not_yet_posted_is_waited_for") {
   OneRelay server;
   Asking early(server, Asking::of_blob(server));
   CHECK(early.read(12).empty());
@@ -124,11 +124,11 @@ TEST_CASE("a blob that is not on the board yet is waited for, one that will not 
   CHECK(early.is("200"));
   Asking never(server, "/v2/x/blobs/" + Sha256::of("another").str());
   CHECK(never.read(12).empty());
-  server.board->is_closed = 1;
+  server.index->is_closed = 1;
   CHECK(never.is("404"));
 }
 
-TEST_CASE("a blob whose writer has died is cut off, one that is complete is not") {
+TEST_CASE("relay_blob_of_dead_writer_is_cut_off") {
   OneRelay server;
   server.add(1 << 20);
   Asking reader(server, Asking::of_blob(server));
@@ -146,20 +146,20 @@ TEST_CASE("a blob whose writer has died is cut off, one that is complete is not"
   CHECK(complete.body() == kSize - 25000000);
 }
 
-TEST_CASE("a blob that was wrong is cut off") {
+TEST_CASE("relay_wrong_blob_is_cut_off") {
   OneRelay server;
   server.add(1 << 20);
   Asking reader(server, Asking::of_blob(server));
   reader.read(kSize);
-  server.board->entries[0].state = BlobState::gone;
+  server.index->entries[0].state = BlobState::gone;
   reader.read(kSize);
   CHECK(reader.is_over);
 }
 
-TEST_CASE("a node that takes nothing is cut off, and another has its place") {
+TEST_CASE("relay_stalled_reader_is_cut_off") {
   OneRelay server({.stalled_seconds = 1});
   server.add(kSize);
-  server.board->fanout = 0;  // two nodes, the refuge
+  server.index->fanout = 0;  // two spare places
   Asking first(server, Asking::of_blob(server), 1);
   Asking second(server, Asking::of_blob(server), 2);
   server.run(std::chrono::milliseconds(50));
@@ -170,7 +170,7 @@ TEST_CASE("a node that takes nothing is cut off, and another has its place") {
   CHECK(again.is("200"));
 }
 
-TEST_CASE("who waits and has gone leaves his place") {
+TEST_CASE("relay_reader_that_left_frees_its_slot") {
   OneRelay server({.connections = 3});
   server.add(1 << 20);
   for (const std::string& path :
@@ -184,7 +184,7 @@ TEST_CASE("who waits and has gone leaves his place") {
   CHECK(Asking(server, "/alive").is("200"));
 }
 
-TEST_CASE("garbage in place of a request harms nobody") {
+TEST_CASE("relay_garbage_request_is_harmless") {
   OneRelay server;
   server.add(kSize);
   for (const char* text : {"\r\n\r\n", "GET", "\x16\x03\x01", "GET / HTTP/9.9\r\n\r\n",
@@ -203,22 +203,22 @@ TEST_CASE("garbage in place of a request harms nobody") {
   CHECK(Asking(server, "/alive").is("200"));
 }
 
-TEST_CASE("whoever else maps a board can only read it") {
-  const SharedBoard board = SharedBoard::create().value();
-  CHECK(::mmap(nullptr, sizeof(RelayBoard), PROT_READ | PROT_WRITE, MAP_SHARED, board.file(), 0) ==
+TEST_CASE("relay_index_is_read_only_for_others") {
+  const SharedSpoolIndex index = SharedSpoolIndex::create().value();
+  CHECK(::mmap(nullptr, sizeof(SpoolIndex), PROT_READ | PROT_WRITE, MAP_SHARED, index.file(), 0) ==
         MAP_FAILED);
-  CHECK(SharedBoard::open(board.file()));
+  CHECK(SharedSpoolIndex::open(index.file()));
 }
 
-TEST_CASE("relay ends some time after import whoever asks") {
+TEST_CASE("relay_ends_after_import") {
   OneRelay server(
       {.idle = std::chrono::milliseconds(300), .after_import = std::chrono::milliseconds(1500)});
   server.add(kSize);
   server.run(std::chrono::milliseconds(400));
-  CHECK(!server.relay->is_over());  // import runs
+  CHECK(!server.relay->is_over());  // import is running
   server.relay->end_of_import();
-  CHECK(server.relay->is_over());                     // nobody has asked
-  const Asking one(server, Asking::of_blob(server));  // takes nothing
+  CHECK(server.relay->is_over());                     // there was no request
+  const Asking one(server, Asking::of_blob(server));  // the client reads no bytes
   server.run(std::chrono::milliseconds(600));
   CHECK(!server.relay->is_over());
   server.run(std::chrono::milliseconds(1000));

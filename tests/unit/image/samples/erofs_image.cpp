@@ -33,7 +33,7 @@ void append_entry(std::string& index, unsigned type, std::size_t offset, std::ui
   append(index, value);
 }
 
-/// Makes the images' parts, and puts them into places.
+/// Builds the parts of an image and lays them out.
 class Maker {
  public:
   explicit Maker(ErofsTree::Options options) : options_(options) {}
@@ -58,7 +58,7 @@ class Maker {
     std::uint8_t type;
   };
 
-  /// Directories before what is in them; what has several names once.
+  /// Numbers directories before their content, and an inode with several names once.
   void number_names(ErofsNode& node, ErofsNode& parent) {
     nodes_.push_back(&node);
     parents_[&node] = &parent;
@@ -135,7 +135,7 @@ class Maker {
     if (unit.size() % kErofsBlock != 0) append_entry(index, 0, unit.size() % kErofsBlock, 0);
   }
 
-  /// With what `free` says of each byte: it may be otherwise.
+  /// Returns the attributes. `free` marks the bytes that may differ.
   static std::string attributes_of(const ErofsNode& node, std::string* free = nullptr) {
     if (node.attributes.empty()) return {};
     std::string bytes(12, '\0');
@@ -163,7 +163,7 @@ class Maker {
   void place_record(ErofsNode& node, std::size_t& end) {
     const bool is_root = node.path.empty();
     const std::size_t fixed = 64 + attributes_of(node).size();
-    if (node.type == 2) node.content = entries_of(node);  // of this size, but without numbers
+    if (node.type == 2) node.content = entries_of(node);  // of this size, but without inode numbers
     if (is_text(node)) {
       node.size = node.content.size();
       node.stored = fixed + node.size <= kErofsBlock - (is_root ? kRootPlace : 0) ? Stored::inlined
@@ -270,7 +270,7 @@ class Maker {
     for (const auto& [name, child] : node.entries) {
       const std::string whole = node.path.empty() ? name : node.path + "/" + name;
       open(image_.names[whole], name.size());
-      open(image_.entries[whole] + 8, 2);  // where the one before ends
+      open(image_.entries[whole] + 8, 2);  // end of the preceding extent
     }
   }
 

@@ -9,10 +9,10 @@
 
 namespace spc::test {
 
-/// How a file's content is stored; as the format numbers it.
+/// Storage of a file's content, with the format's numbers.
 enum class Stored : std::uint16_t { plain = 0, compressed = 1, inlined = 2, chunks = 4 };
 
-/// Something in an image, to be changed before the image is made: nothing is checked.
+/// An inode of an image, changeable before the image is made. Its values are not checked.
 struct ErofsNode {
   struct Attribute {
     std::uint8_t prefix = 1;
@@ -20,9 +20,9 @@ struct ErofsNode {
     std::string value;
   };
   std::uint16_t mode = 0;
-  std::uint8_t type = 0;  ///< as entries say it
+  std::uint8_t type = 0;  ///< type in directory entries
   Stored stored = Stored::inlined;
-  std::string content;  ///< or a link's target; of a directory it is made
+  std::string content;  ///< or a link's target; generated for a directory
   std::vector<Attribute> attributes;
   std::map<std::string, std::shared_ptr<ErofsNode>> entries;
 
@@ -31,31 +31,31 @@ struct ErofsNode {
     return *this;
   }
 
-  // Known when the image is made.
+  // Known after the image is made.
   std::uint64_t nid = 0;
   std::uint64_t parent = 0;
   std::uint32_t links = 0;
   std::uint64_t size = 0;
-  std::uint64_t block = 0;  ///< its first one
-  std::string data;         ///< whole blocks of it
+  std::uint64_t block = 0;  ///< its first block
+  std::string data;         ///< whole blocks of content
   std::string behind;       ///< inode and attributes
   std::string path;
 };
 
-/// An image and where what is in it.
+/// An image with the positions of its parts.
 struct ErofsImage {
   using Range = std::pair<std::size_t, std::size_t>;  ///< begin and end
 
   std::string bytes;
   std::map<std::string, std::size_t, std::less<>> inodes;  ///< by path; the root: ""
   std::map<std::string, std::size_t, std::less<>>
-      behind;  ///< what follows inode and attributes, or the blocks of entries and targets
+      behind;  ///< data after inode and attributes, or blocks of entries and targets
   std::map<std::string, std::size_t, std::less<>> entries;  ///< by path; and "d/." and "d/.."
-  std::map<std::string, std::size_t, std::less<>> names;    ///< the same
-  std::vector<Range> tables;                                ///< all that is not a file's data
-  std::vector<Range> open;                                  ///< what of them may be otherwise
+  std::map<std::string, std::size_t, std::less<>> names;    ///< same keys
+  std::vector<Range> tables;                                ///< everything except file data
+  std::vector<Range> open;                                  ///< parts of the tables that may differ
 
-  /// Makes the checksum right.
+  /// Recomputes the checksum.
   ErofsImage& seal();
   template <typename Number>
   ErofsImage& set(std::size_t at, Number number) {
@@ -66,12 +66,12 @@ struct ErofsImage {
   [[nodiscard]] bool is_open(std::size_t at) const;
 };
 
-/// Makes EROFS images of the form that the verifier accepts, written from its description.
+/// A builder of EROFS images in the form that the verifier accepts, written from its description.
 class ErofsTree {
  public:
   struct Options {
     bool is_compressed = true;
-    std::size_t directory_fill = 4096;  ///< of a block of entries
+    std::size_t directory_fill = 4096;  ///< bytes used in a block of entries
   };
 
   ErofsTree();
@@ -84,7 +84,7 @@ class ErofsTree {
   void hard_link(const std::string& path, const std::string& existing);
   ErofsNode& at(const std::string& path);
 
-  /// Once.
+  /// Must be called only once.
   [[nodiscard]] ErofsImage image(Options options);
   [[nodiscard]] ErofsImage image() { return image({}); }
 
@@ -97,7 +97,7 @@ class ErofsTree {
   Node root_;
 };
 
-/// Something of everything, with `large` also what is longer than a block.
+/// Returns a tree with each kind of inode. With `large`, also with content longer than a block.
 ErofsTree erofs_sample(bool large = true);
 
 }  // namespace spc::test

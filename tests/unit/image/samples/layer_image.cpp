@@ -22,12 +22,12 @@
 #include <vector>
 
 #include "base/file.hpp"
-#include "image/verify/verify.hpp"
+#include "verify/verify.hpp"
 
 namespace spc::test {
 namespace {
 
-/// Fuzz targets use this file too, so it knows nothing of the test framework.
+/// Fuzz targets use this file as well, so it does not depend on the test framework.
 template <typename Condition>
 void must(const Condition& holds, int line = __builtin_LINE()) {
   if (!holds)

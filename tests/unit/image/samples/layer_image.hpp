@@ -9,7 +9,7 @@
 #include <string_view>
 
 #include "base/unique_fd.hpp"
-#include "image/layer/converter.hpp"
+#include "convert/converter.hpp"
 
 namespace spc::test {
 
@@ -22,11 +22,10 @@ struct Found {
   std::map<std::string, std::string> xattrs;
 };
 
-/// What an independent reader (libsquashfs') sees in an image: path without leading slash → entry;
-/// the root is "".
+/// Content of an image as seen by an independent reader (libsquashfs): path without leading slash →
+/// entry. The root is "".
 using Image = std::map<std::string, Found>;
-/// A std::logic_error if it cannot be read; this one if it is a file's data that cannot be
-/// unpacked.
+/// Thrown if a file's data cannot be unpacked. Other errors are a std::logic_error.
 struct DamagedData : std::logic_error {
   DamagedData() : std::logic_error("a file's data cannot be read") {}
 };
@@ -42,8 +41,7 @@ struct Converted {
   [[nodiscard]] std::string why() const { return layer ? "no error" : layer.error().message(); }
 };
 
-/// Runs the converter in this process, without the sandbox. What it makes has passed
-/// verify_layer().
+/// Runs the converter in this process without the sandbox. Its output has passed verify_layer().
 Converted convert(std::string_view blob, unsigned workers = 1, const LayerLimits& limits = {});
 
 std::string gzip(std::string_view bytes);

@@ -2,7 +2,7 @@
 
 #include <cstdio>
 
-// What is done for each byte is compiled here, with optimisation: the tests themselves are not.
+// Per-byte work is compiled here with optimization, unlike the tests.
 namespace spc::test {
 
 std::string Header::bytes() const {
@@ -17,7 +17,7 @@ std::string Header::bytes() const {
   };
   put(0, std::string_view(name).substr(0, 100));
   put(100, octal(mode, 7));
-  put(108, "37777777776");  // an owner that does not matter
+  put(108, "37777777776");  // an ignored owner
   put(124, size_field.empty() ? octal(size, 11) : size_field);
   put(136, mtime);
   put(156, std::string_view(&type, 1));

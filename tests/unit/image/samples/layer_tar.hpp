@@ -6,7 +6,7 @@
 
 namespace spc::test {
 
-/// One tar header as its fields are; `sum` makes it valid.
+/// The fields of one tar header. `sum` makes it valid.
 struct Header {
   std::string name;
   char type = '0';
@@ -22,8 +22,8 @@ struct Header {
   static std::string sum(std::string block);
 };
 
-/// The next bytes of a row that goes on with `seed`; they do not compress, unless `shift` leaves
-/// them few bits.
+/// Appends the next bytes of a pseudorandom sequence that continues from `seed`. They do not
+/// compress unless `shift` leaves few bits.
 void fill_with_noise(std::string& data, std::uint32_t& seed, unsigned shift = 24);
 std::string noise(std::size_t size);
 

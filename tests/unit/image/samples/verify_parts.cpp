@@ -6,7 +6,7 @@
 #include <span>
 #include <stdexcept>
 
-#include "image/verify/verify.hpp"
+#include "verify/verify.hpp"
 
 namespace spc::test {
 namespace {

@@ -10,7 +10,7 @@
 
 namespace spc::test {
 
-/// Little-endian numbers in bytes.
+/// Read and write little-endian numbers.
 template <typename Number>
 Number get(std::string_view bytes, std::size_t at) {
   Number number = 0;
@@ -46,9 +46,9 @@ enum SuperField : std::size_t {
   kExportTable = 88,
 };
 
-/// One of our images taken apart, to be changed and put together again. Only for images whose
-/// tables of inodes and listings have one metadata block each: then references stay right whatever
-/// a block's size becomes. What cannot be taken apart is a std::logic_error.
+/// A layer image taken apart, to be changed and reassembled. The tables of inodes and listings must
+/// have one metadata block each, so that references stay valid for any block size. Throws
+/// std::logic_error for other images.
 struct Parts {
   std::string super;
   std::string options;
@@ -58,21 +58,21 @@ struct Parts {
 
   explicit Parts(std::string_view image);
 
-  /// With all places made right. `pack` makes a metadata block, header included, of at most 8 KiB;
-  /// none: as our writer does.
+  /// Reassembles the image with valid offsets. `pack` makes a metadata block with its header, at
+  /// most 8 KiB. By default it works as the writer does.
   using Pack = std::function<std::string(std::string_view)>;
   [[nodiscard]] std::string image(const Pack& pack = {}) const;
   static std::string pack_block(std::string_view content);  ///< with zstd
 
-  /// Where each inode begins in `inodes`, by number.
+  /// Returns each inode's offset in `inodes`, by number.
   [[nodiscard]] std::map<std::uint32_t, std::size_t> inode_offsets() const;
-  /// Where the entry for `name` begins in `directories`; the first of that name.
+  /// Returns the offset of the first entry for `name` in `directories`.
   [[nodiscard]] std::size_t entry_offset(std::string_view name) const;
-  /// Where its inode begins. The root: "".
+  /// Returns its inode's offset. The root is "".
   [[nodiscard]] std::size_t inode_offset(std::string_view name) const;
 };
 
-/// "" if the verifier accepts the image, else why not.
+/// Returns the verifier's refusal, "" if it accepts the image.
 std::string refusal(std::string_view image);
 
 }  // namespace spc::test

@@ -14,7 +14,7 @@ inline std::string converted(const Tar& tar, LayerCompression compression = Laye
   return contents(layer.file.get());
 }
 
-/// A small image with one of everything.
+/// Returns a small image with each inode type.
 inline std::string sample_image(LayerCompression compression = LayerCompression::zstd,
                                 LayerFormat format = LayerFormat::squashfs) {
   const auto note = record("SCHILY.xattr.user.note", "longer than a reference");

@@ -1,8 +1,7 @@
-#include "image/signature/attachment.hpp"
+#include "registry/signature.hpp"
 
-#include "image/signature/kept_signatures.hpp"
+#include "unit/catch2_compat.hpp"
 #include "unit/image/helpers.hpp"
-#include "unit/test.hpp"
 
 using namespace spc;
 using namespace spc::test;
@@ -10,14 +9,15 @@ using namespace spc::test;
 namespace {
 
 std::string payload_of(const std::string& more_critical = "", const std::string& more = "") {
-  return R"({"critical":{"identity":{"docker-reference":"r/a"},"image":{"docker-manifest-digest":"sha256:)" +
+  return R"({"critical":{"identity":{"docker-reference":"r/a"},)"
+         R"("image":{"docker-manifest-digest":"sha256:)" +
          kHex + R"("},"type":"cosign container image signature")" + more_critical + "}" + more +
          "}";
 }
 
 }  // namespace
 
-TEST_CASE("a payload says which bytes and which name, and nothing that is not known") {
+TEST_CASE("signature_payload_is_parsed_strictly") {
   const auto payload =
       SignedPayload::parse(payload_of("", R"(,"optional":{"creator":"x"})")).value();
   CHECK(payload.manifest == digest_of('a'));
@@ -30,7 +30,7 @@ TEST_CASE("a payload says which bytes and which name, and nothing that is not kn
   CHECK(refused(SignedPayload::parse("[]"), "is not a JSON object"));
 }
 
-TEST_CASE("kept signatures are those that were added last, each once") {
+TEST_CASE("signatures_kept_are_the_latest_without_duplicates") {
   std::vector<ImageSignature> kept;
   for (int i = 0; i < 40; ++i) kept = merged({{"{}", std::to_string(i), "key"}}, kept);
   CHECK(kept.size() == 16);

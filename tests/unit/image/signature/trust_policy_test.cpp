@@ -1,7 +1,7 @@
-#include "image/signature/trust_policy.hpp"
+#include "registry/trust_policy.hpp"
 
+#include "unit/catch2_compat.hpp"
 #include "unit/image/helpers.hpp"
-#include "unit/test.hpp"
 
 using namespace spc;
 using namespace spc::test;
@@ -25,7 +25,7 @@ const std::string kDigest = "@sha256:" + kHex;
 
 }  // namespace
 
-TEST_CASE("a Docker reference may have neither tag nor digest") {
+TEST_CASE("docker_reference_without_tag_or_digest_is_accepted") {
   CHECK(NamedReference::parse("ubuntu")->str() == "docker.io/library/ubuntu");
   CHECK(NamedReference::parse("index.docker.io/library/ubuntu:1")->str() ==
         "docker.io/library/ubuntu:1");
@@ -38,13 +38,14 @@ TEST_CASE("a Docker reference may have neither tag nor digest") {
   }
 }
 
-TEST_CASE(
-    "the longest scope of a name counts, then that of its domain, then the transport's, then the "
-    "default") {
+TEST_CASE("trust_policy_longest_scope_wins") {
   const auto policy = TrustPolicy::parse(R"({"default":[{"type":"reject"}],"transports":{"docker":{
-    "": [{"type":"reject"}], "r.example.org:5000": [{"type":"reject"}], "r.example.org:5000/a": [{"type":"reject"}],
-    "r.example.org:5000/a/b:1": [{"type":"reject"}], "*.example.org": [{"type":"reject"}], "*.org": [{"type":"reject"}],
-    "docker.io/library/ubuntu": [{"type":"reject"}]}, "squashfs": {"/images": [{"type":"reject"}]}, "oci": {},
+    "": [{"type":"reject"}], "r.example.org:5000": [{"type":"reject"}],
+    "r.example.org:5000/a": [{"type":"reject"}],
+    "r.example.org:5000/a/b:1": [{"type":"reject"}], "*.example.org": [{"type":"reject"}],
+    "*.org": [{"type":"reject"}],
+    "docker.io/library/ubuntu": [{"type":"reject"}]}, "squashfs": {"/images": [{"type":"reject"}]},
+    "oci": {},
     "oci-archive": {"/images/a.tar:1": [{"type":"reject"}]}}})")
                           .value();
   CHECK(scope_of(policy, "r.example.org:5000/a/b:1") == "docker \"r.example.org:5000/a/b:1\"");
@@ -64,7 +65,7 @@ TEST_CASE(
   CHECK(policy.for_local("directory", "").scope == "default");
 }
 
-TEST_CASE("the rules of signedIdentity say which name must be signed") {
+TEST_CASE("trust_policy_signed_identity_rules") {
   using Match = SignedIdentity::Kind;
   const std::string by_digest = "r:5000/a/b" + kDigest;
   CHECK(admits(Match::match_exact, "r:5000/a/b:1", "r:5000/a/b:1"));
@@ -96,19 +97,21 @@ TEST_CASE("the rules of signedIdentity say which name must be signed") {
                      "vendor"));
 }
 
-TEST_CASE("policy.json is taken as strictly as podman takes it") {
+TEST_CASE("trust_policy_is_as_strict_as_podman") {
   const auto refuses = [](const std::string& requirement, const char* why) {
     return refused(TrustPolicy::parse(R"({"default":[)" + requirement + "]}"), why);
   };
   CHECK(TrustPolicy::parse(
-      R"({"default":[{"type":"insecureAcceptAnything"}],"transports":{"docker-daemon":{"":[{"type":"reject"}]}}})"));
+      R"({"default":[{"type":"insecureAcceptAnything"}],)"
+      R"("transports":{"docker-daemon":{"":[{"type":"reject"}]}}})"));
   CHECK(refuses("", "default: is an empty list"));
   CHECK(refuses("7", "default[0]: is not an object"));
   CHECK(refuses("{}", "default[0].type: \"\" is unknown"));
   CHECK(refuses(R"({"type":"sigstoreSigned","keyPath":"/a","keyPaths":["/b"]})", "exactly one of"));
   CHECK(refuses(R"({"type":"sigstoreSigned","keyPath":"/a/../b"})", "has a part"));
   CHECK(refuses(
-      R"({"type":"sigstoreSigned","keyPath":"/a","signedIdentity":{"type":"remapIdentity","prefix":"a"}})",
+      R"({"type":"sigstoreSigned","keyPath":"/a","signedIdentity":{"type":"remapIdentity",)"
+      R"("prefix":"a"}})",
       "signedPrefix"));
   CHECK(refuses(
       R"({"type":"sigstoreSigned","keyPath":"/a","signedIdentity":{"type":"matchExact","x":1}})",

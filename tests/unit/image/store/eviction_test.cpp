@@ -1,6 +1,6 @@
 #include "image/store/eviction.hpp"
+#include "unit/catch2_compat.hpp"
 #include "unit/image/helpers.hpp"
-#include "unit/test.hpp"
 
 using namespace spc;
 using namespace spc::test;
@@ -38,7 +38,7 @@ std::set<Digest> names(const std::vector<StoredLayer>& layers) {
 
 }  // namespace
 
-TEST_CASE("room is made for what comes, down to the low watermark, and within the site's limit") {
+TEST_CASE("eviction_frees_to_low_watermark_within_limit") {
   const StoreSpace space{.total = 100'000, .used = 85'000, .free = 15'000, .free_inodes = 9};
   const StoreLimits limits{
       .max_bytes = 0, .high_percent = 90, .low_percent = 80, .layer_bytes = 50'000};
@@ -47,14 +47,14 @@ TEST_CASE("room is made for what comes, down to the low watermark, and within th
   CHECK(bytes_to_free(limits, space, 20'000) == 25'000);
   StoreLimits none = limits;
   none.high_percent = none.low_percent = 100;
-  CHECK(bytes_to_free(none, space, 14'000) == 1'000);  // two hundredths stay free
+  CHECK(bytes_to_free(none, space, 14'000) == 1'000);  // two percent stay free
   CHECK(bytes_to_free(none, space, 100) == 0);
   none.max_bytes = 51'000;
   CHECK(bytes_to_free(none, space, 1'000) == 0);
   CHECK(bytes_to_free(none, space, 3'000) == 2'000);
 }
 
-TEST_CASE("bytes beside the layers are within the limit and the disk") {
+TEST_CASE("store_space_beside_layers_respects_limit") {
   const StoreSpace space{.total = 100'000, .used = 85'000, .free = 15'000, .free_inodes = 9};
   CHECK(fits_beside({.layer_bytes = 90'000}, space, 15'000));
   CHECK(!fits_beside({.layer_bytes = 0}, space, 15'001));
@@ -62,7 +62,7 @@ TEST_CASE("bytes beside the layers are within the limit and the disk") {
   CHECK(!fits_beside({.max_bytes = 60'000, .layer_bytes = 50'000}, space, 10'001));
 }
 
-TEST_CASE("the least recently used images go, with the layers that nobody else has") {
+TEST_CASE("eviction_removes_least_recently_used_images") {
   const StoreInventory inventory{
       .images = {image('a', 300, {'1', '2'}), image('b', 100, {'1', '3'}),
                  image('c', 200, {'4', '4'})},
@@ -80,7 +80,8 @@ TEST_CASE("the least recently used images go, with the layers that nobody else h
   CHECK(plan.bytes == 100);
 }
 
-TEST_CASE("what is in use, is needed or was used a moment ago stays") {
+// outcome 144 accepted: eviction races with mount
+TEST_CASE("eviction_keeps_used_needed_and_recent_layers") {
   const StoreInventory inventory{
       .images = {image('a', 100, {'1'}), image('b', 200, {'2', '3'}), image('c', kNow - 5, {'4'}),
                  image('d', 300, {'5'})},
@@ -92,7 +93,7 @@ TEST_CASE("what is in use, is needed or was used a moment ago stays") {
   CHECK(names(plan.layers) == std::set{digest_of('3'), digest_of('5')});
 }
 
-TEST_CASE("a layer that no image has goes when it is older than a day") {
+TEST_CASE("eviction_removes_unreferenced_layers_after_a_day") {
   const StoreInventory inventory{.images = {image('a', 100, {'1'})},
                                  .layers = {layer('1', 10, 0), layer('2', 20, kNow - kDay - 1),
                                             layer('3', 30, kNow - kDay), layer('4', 40, 0)}};
@@ -103,7 +104,7 @@ TEST_CASE("a layer that no image has goes when it is older than a day") {
   CHECK(names(plan.layers) == std::set{digest_of('2')});
 }
 
-TEST_CASE("an image that has to go takes along what no other image has") {
+TEST_CASE("image_removal_takes_unshared_layers") {
   const StoreInventory inventory{
       .images = {image('a', 1, {'1', '2', '2'}), image('b', kNow, {'1', '3'})},
       .layers = {layer('1', 10), layer('2', 20), layer('3', 30)}};
@@ -122,7 +123,7 @@ TEST_CASE("an image that has to go takes along what no other image has") {
   CHECK(plan_removal(inventory, {digest_of('9')}, nothing_kept()).images.empty());
 }
 
-TEST_CASE("what is good for nothing is cleaned away, and nothing else") {
+TEST_CASE("store_cleaning_removes_only_unusable_objects") {
   StoreInventory inventory{
       .images = {image('a', 1, {'1'}), image('b', 1, {'2', '9'}), image('c', 1, {})},
       .layers = {layer('1', 10, 0), layer('2', 20, kNow), layer('3', 30, 0),

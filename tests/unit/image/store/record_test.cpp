@@ -1,6 +1,6 @@
-#include "base/sha256.hpp"
+#include "base/hash.hpp"
 #include "image/store/store.hpp"
-#include "unit/test.hpp"
+#include "unit/catch2_compat.hpp"
 
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -11,7 +11,6 @@
 #include <filesystem>
 #include <fstream>
 
-#include "image/store/inventory.hpp"
 #include "unit/image/helpers.hpp"
 
 using namespace spc;
@@ -49,7 +48,7 @@ struct TemporaryStore {
 
 }  // namespace
 
-TEST_CASE("a record lies as the agent reads it") {
+TEST_CASE("image_record_layout_matches_the_agent") {
   const std::string bytes = serialize(example());
   ImageRecordHeader header;
   std::memcpy(&header, bytes.data(), sizeof header);
@@ -61,7 +60,7 @@ TEST_CASE("a record lies as the agent reads it") {
   CHECK(std::memcmp(bytes.data() + sizeof header + 32, digest_of('2').bytes.data(), 32) == 0);
 }
 
-TEST_CASE("a record is read as it was written, and a damaged one is not read") {
+TEST_CASE("image_record_damaged_is_refused") {
   const std::string bytes = serialize(example());
   const auto back = parse_image_record(bytes).value();
   CHECK(back.layers == example().layers);
@@ -74,7 +73,7 @@ TEST_CASE("a record is read as it was written, and a damaged one is not read") {
   CHECK_FALSE(parse_image_record(wrong));
 }
 
-TEST_CASE("where an image came from is read as it was written") {
+TEST_CASE("image_origin_survives_serialization") {
   ImageOrigin team;
   team.registry = "registry:5000";
   team.repository = "team/app";
@@ -97,7 +96,7 @@ TEST_CASE("where an image came from is read as it was written") {
   CHECK(origins.find("registry:5000/team/ap") == nullptr);
   CHECK(origins.public_until() == 5);
 
-  // The same place again.
+  // Add the same place again.
   team.platform = "linux/arm64";
   origins.add(team);
   CHECK(origins.find("registry:5000/team/app")->platform == "linux/arm64");
@@ -105,7 +104,8 @@ TEST_CASE("where an image came from is read as it was written") {
   CHECK(ImageOrigins::parse("name=x").all().empty());
 }
 
-TEST_CASE("a layer of another format has another name, and its record is none of ours") {
+// outcome 142 accepted: two formats share a store
+TEST_CASE("layer_format_changes_name_and_record") {
   CHECK(layer_name(digest_of('a'), 1) == digest_of('a'));
   CHECK(layer_name(digest_of('a'), 2) != digest_of('a'));
   CHECK(layer_name(digest_of('a'), 2) != layer_name(digest_of('a'), 3));
@@ -117,7 +117,7 @@ TEST_CASE("a layer of another format has another name, and its record is none of
   CHECK_FALSE(store.image(digest_of('a')).value());
 }
 
-TEST_CASE("a fitted layer has a name of all blobs up to it") {
+TEST_CASE("layer_fitted_name_depends_on_layers_below") {
   const Digest blobs[] = {digest_of('a'), digest_of('b'), digest_of('c')};
   const Digest others[] = {digest_of('b'), digest_of('b'), digest_of('c')};
   const auto names = layer_names(blobs);
@@ -140,7 +140,7 @@ Digest blob_of(std::size_t number) { return Sha256::of(std::to_string(number)); 
 
 }  // namespace
 
-TEST_CASE("layers are merged in an image of many, and small ones only") {
+TEST_CASE("layer_runs_merge_small_layers_of_long_images") {
   constexpr std::uint64_t kSmall = 16 << 20;
   CHECK(planned({}).empty());
   CHECK(planned(std::vector<std::uint64_t>(16, 1)).size() == 16);
@@ -153,7 +153,7 @@ TEST_CASE("layers are merged in an image of many, and small ones only") {
   CHECK(planned(sizes) == Runs{{0, 3}, {3, 4}, {4, 12}, {12, 13}, {13, 20}});
 }
 
-TEST_CASE("runs of images with a common base are the same") {
+TEST_CASE("layer_runs_agree_for_common_base") {
   std::vector<std::uint64_t> sizes(100, 1);
   sizes[20] = sizes[90] = 1 << 30;
   const auto all = plan_runs(sizes);
@@ -164,7 +164,7 @@ TEST_CASE("runs of images with a common base are the same") {
   }
 }
 
-TEST_CASE("a merged file has a name of all blobs up to its end and of where it begins") {
+TEST_CASE("layer_run_name_depends_on_blobs_and_start") {
   std::vector<Digest> blobs;
   std::set<Digest> known;
   for (std::size_t i = 0; i < 40; ++i) blobs.push_back(blob_of(i));
@@ -178,14 +178,14 @@ TEST_CASE("a merged file has a name of all blobs up to its end and of where it b
   CHECK(merged_name(8, layer_names(blobs)[15]) != merged_name(8, names[15]));
 }
 
-TEST_CASE("a record's files are those of its image, merged or not") {
+TEST_CASE("image_record_files_match_layers_or_runs") {
   std::vector<Digest> blobs;
   for (std::size_t i = 0; i < 20; ++i) blobs.push_back(blob_of(i));
   const auto names = layer_names(blobs);
   std::vector<Digest> files;
   for (const LayerNames& one : names) files.push_back(one.alone);
   files[7] = names[7].fitted;
-  CHECK(runs_of(files, names)->size() == 20);  // as versions wrote it that merged nothing
+  CHECK(runs_of(files, names)->size() == 20);  // as written by versions that did not merge layers
   files.erase(files.begin() + 3, files.begin() + 10);
   CHECK_FALSE(runs_of(files, names));
   files.insert(files.begin() + 3, merged_name(3, names[9]));
@@ -198,7 +198,7 @@ TEST_CASE("a record's files are those of its image, merged or not") {
   CHECK_FALSE(runs_of({}, names));
 }
 
-TEST_CASE("a delivery counts for its layer and origin only") {
+TEST_CASE("store_delivery_counts_for_layer_and_origin") {
   const TemporaryStore temporary;
   const ImageStore store = temporary.open();
   CHECK_FALSE(store.was_delivered(digest_of('a'), "r/x"));
@@ -210,8 +210,8 @@ TEST_CASE("a delivery counts for its layer and origin only") {
   CHECK_FALSE(store.was_delivered(digest_of('a'), "r"));
   CHECK_FALSE(store.was_delivered(digest_of('a'), "/x"));
   CHECK_FALSE(store.was_delivered(digest_of('b'), "r/x"));
-  // Cut off in the middle by a full disk: neither this origin nor another one whose name it looks
-  // like.
+  // A file truncated by a full disk counts as neither this origin nor another one with a name of
+  // that form.
   const auto file = temporary.path / "images/delivered" / digest_of('c').hex();
   { std::ofstream(file) << "=registry/te"; }
   CHECK_FALSE(store.was_delivered(digest_of('c'), "registry/te"));
@@ -220,7 +220,7 @@ TEST_CASE("a delivery counts for its layer and origin only") {
   CHECK_FALSE(store.was_delivered(digest_of('c'), "registry/te"));
 }
 
-TEST_CASE("a grant is one user's") {
+TEST_CASE("store_grant_belongs_to_one_user") {
   const TemporaryStore temporary;
   const ImageStore store = temporary.open();
   CHECK_FALSE(store.grant(7, "r%2Fx:1"));
@@ -232,7 +232,7 @@ TEST_CASE("a grant is one user's") {
   CHECK_FALSE(store.grant(7, "r%2Fx:1"));
 }
 
-TEST_CASE("a user has so many imports underway and no more") {
+TEST_CASE("store_import_slots_per_user_are_limited") {
   const TemporaryStore temporary;
   const ImageStore store = temporary.open();
   const ImageStore other = temporary.open();
@@ -247,7 +247,7 @@ TEST_CASE("a user has so many imports underway and no more") {
   CHECK(third.try_slot(7, 2).value());
 }
 
-TEST_CASE("records and references are put and replaced, and nothing else stays") {
+TEST_CASE("store_records_and_references_are_replaced") {
   const TemporaryStore temporary;
   const ImageStore store = temporary.open();
   CHECK_FALSE(store.image(digest_of('a')).value());
@@ -273,7 +273,7 @@ TEST_CASE("records and references are put and replaced, and nothing else stays")
   for (const char* part : {"records", "names", "images"}) {
     CHECK(std::distance(std::filesystem::directory_iterator(temporary.path / part), {}) == 1);
   }
-  // Another name with the same key, or what is no file.
+  // A file with the same key and another name, or not a regular file.
   const auto file = temporary.path / "names" / name_key("r%2Fx:1").hex();
   std::filesystem::rename(file, temporary.path / "names" / name_key("other").hex());
   CHECK_FALSE(store.public_name("other"));
@@ -283,7 +283,7 @@ TEST_CASE("records and references are put and replaced, and nothing else stays")
   CHECK(store.public_until(digest_of('a')) == 0);
 }
 
-TEST_CASE("what a writer that was killed has left is found, and goes with its image") {
+TEST_CASE("store_remains_of_killed_writer_are_removed") {
   const TemporaryStore at;
   const ImageStore store = at.open();
   REQUIRE(store.write_image(digest_of('1'), example()));
@@ -306,7 +306,7 @@ TEST_CASE("what a writer that was killed has left is found, and goes with its im
   CHECK(std::filesystem::exists(left('3')));
 }
 
-TEST_CASE("what a name means is read as it was written, and nothing else is") {
+TEST_CASE("named_image_survives_serialization") {
   NamedImage image = named("r%2Fx:1", 'a', 77);
   image.add_indexes(std::vector<Digest>(2, digest_of('8')));
   const auto back = NamedImage::parse(image.str());
@@ -316,14 +316,14 @@ TEST_CASE("what a name means is read as it was written, and nothing else is") {
   const std::string text = image.str();
   for (std::size_t size = 0; size < text.size(); ++size)
     CHECK_FALSE(NamedImage::parse(text.substr(0, size)));
-  // As much as a file may have.
+  // Use the maximal length of a file.
   image.name = std::string(255, 'n');
   for (char one : std::string("0123456789abcdef")) image.add_indexes({digest_of(one)});
   CHECK(image.str().size() <= 4096);
   CHECK(image.indexes.size() == 16);
 }
 
-TEST_CASE("a layer is locked by one store at a time") {
+TEST_CASE("store_layer_lock_is_exclusive") {
   const TemporaryStore temporary;
   const ImageStore one = temporary.open();
   const ImageStore two = temporary.open();

@@ -1,4 +1,4 @@
-#include "image/store/store_files.hpp"
+#include "image/store/store.hpp"
 
 #include <fcntl.h>
 #include <sys/file.h>
@@ -6,9 +6,8 @@
 #include <chrono>
 #include <filesystem>
 
-#include "image/store/store.hpp"
+#include "unit/catch2_compat.hpp"
 #include "unit/image/helpers.hpp"
-#include "unit/test.hpp"
 
 using namespace spc;
 using namespace spc::test;
@@ -29,26 +28,24 @@ struct TemporaryDirectory {
 
 }  // namespace
 
-TEST_CASE(
-    "a file is replaced in bounded time whoever holds the directory's lock, and whatever he has "
-    "left there") {
+TEST_CASE("store_file_is_replaced_despite_held_lock") {
   const TemporaryDirectory directory;
   const auto ours = directory.open();
   REQUIRE(write_named(ours.get(), "name", "first", Durable::no));
   REQUIRE(write_named(ours.get(), "name", "second", Durable::no));
-  // Another import, stopped between its link and its rename.
+  // Simulate another import, stopped between its link and its rename.
   const auto stopped = directory.open();
   REQUIRE(::flock(stopped.get(), LOCK_EX | LOCK_NB) == 0);
   REQUIRE(write_named(ours.get(), ".name", "of the stopped one", Durable::no));
   const auto began = std::chrono::steady_clock::now();
   REQUIRE(write_named(ours.get(), "name", "third", Durable::no));
   CHECK(std::chrono::steady_clock::now() - began <
-        std::chrono::seconds(10));  // the lock is waited for for one
+        std::chrono::seconds(10));  // the lock is awaited for one second
   CHECK(read_named(ours.get(), "name", 100).value() == "third");
   CHECK_FALSE(std::filesystem::exists(directory.path / ".name"));
 }
 
-TEST_CASE("who waits for a layer sees the pulse of who brings it, and not his own") {
+TEST_CASE("store_waiter_sees_heartbeat_of_importer") {
   const TemporaryDirectory directory;
   for (const char* part : {"layers/sha256", "records", "names", "grants", "images"})
     std::filesystem::create_directories(directory.path / part);
@@ -63,7 +60,7 @@ TEST_CASE("who waits for a layer sees the pulse of who brings it, and not his ow
   CHECK_FALSE(first.pulse_of_others(digest_of('1')));
   first.pulse(digest_of('1'), false);
   CHECK_FALSE(second.pulse_of_others(digest_of('1')));
-  // It is no lock of the layer's.
+  // The heartbeat is not a lock of the layer.
   first.pulse(digest_of('1'), true);
   CHECK(second.try_lock(digest_of('1')).value());
 }

@@ -1,7 +1,8 @@
-#include "image/registry/user_source_link.hpp"
-#include "unit/test.hpp"
+#include "registry/client.hpp"
+#include "unit/catch2_compat.hpp"
 
 #include <fcntl.h>
+#include <poll.h>
 #include <unistd.h>
 
 #include <cstring>
@@ -16,7 +17,7 @@ using namespace spc::test;
 
 namespace {
 
-/// Plays the user's process for one question.
+/// Acts as the user's process for one question.
 class Peer {
  public:
   explicit Peer(std::vector<UserSourceMessage> answers, int descriptor = -1)
@@ -53,7 +54,7 @@ UserSourceMessage message(UserSourceKind kind, const char* text = "") {
 
 }  // namespace
 
-TEST_CASE("credentials travel in a sealed file and come back as they were") {
+TEST_CASE("user_source_credentials_survive_sealed_file") {
   RegistrySecret secret;
   secret.username = "$oauthtoken";
   secret.password = SecretText("p=w d");
@@ -73,7 +74,7 @@ TEST_CASE("credentials travel in a sealed file and come back as they were") {
   CHECK(log.all[0].find('\x1b') == std::string::npos);
 }
 
-TEST_CASE("an answer that is not one is an error and never read") {
+TEST_CASE("user_source_invalid_answer_is_refused") {
   Lines log;
   {
     int ends[2];
@@ -111,7 +112,7 @@ TEST_CASE("an answer that is not one is an error and never read") {
   }
 }
 
-TEST_CASE("nobody to ask means none, a silent or dead one is an error") {
+TEST_CASE("user_source_absent_gives_none_silent_gives_error") {
   Lines log;
   CHECK_FALSE(UserSourceLink(-1, log).connected());
   CHECK_FALSE(UserSourceLink(-1, log).credentials("r", "").value());
@@ -124,6 +125,14 @@ TEST_CASE("nobody to ask means none, a silent or dead one is an error") {
   auto [left, gone] = socket_pair().value();
   gone.reset();
   CHECK_FALSE(UserSourceLink(left.get(), log).credentials("r", "").value());
+  auto [asks, leaves] = socket_pair().value();
+  std::thread leaving([end = std::move(leaves)]() mutable {
+    pollfd unread{end.get(), POLLIN, 0};
+    ::poll(&unread, 1, 10'000);
+    end.reset();  // with the question unread
+  });
+  CHECK_FALSE(UserSourceLink(asks.get(), log).credentials("r", "").value());
+  leaving.join();
   Peer dies(std::vector<UserSourceMessage>{});
   CHECK(UserSourceLink(dies.socket(), log).credentials("r", "").error().message().find("closed") !=
         std::string::npos);

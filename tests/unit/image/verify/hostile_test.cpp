@@ -1,4 +1,4 @@
-// Images that were made to do harm, each refused for its own reason.
+// Malicious images, each refused for a different reason.
 
 #include <zstd.h>
 
@@ -18,7 +18,7 @@ const std::string& sample() {
   return image;
 }
 
-/// The sample with one thing changed.
+/// Returns the sample with one change.
 template <typename Change>
 std::string with(Change change) {
   Parts parts(sample());
@@ -26,7 +26,7 @@ std::string with(Change change) {
   return refusal(parts.image());
 }
 
-/// A number of an inode changed.
+/// Returns the sample with one number of an inode changed.
 template <typename Number>
 std::string with_inode(std::string_view name, std::size_t field, Number number) {
   return with([&](Parts& parts) { put(parts.inodes, parts.inode_offset(name) + field, number); });
@@ -41,7 +41,7 @@ std::string with_super(SuperField field, Number number) {
 
 }  // namespace
 
-TEST_CASE("devices, sockets and types that are never written are refused") {
+TEST_CASE("verify_squashfs_unused_types_are_refused") {
   constexpr std::string_view kWhy = "unused type";
   for (const auto type : std::to_array<std::uint16_t>({4, 7, 10, 11, 12, 13, 14, 15, 0, 65535})) {
     CAPTURE(type);
@@ -52,7 +52,7 @@ TEST_CASE("devices, sockets and types that are never written are refused") {
   CHECK(has(with_inode("gone", 2, std::uint16_t{0666}), "a device other than a whiteout"));
 }
 
-TEST_CASE("setuid, setgid and another type's bits in a mode are refused") {
+TEST_CASE("verify_squashfs_special_mode_bits_are_refused") {
   for (const char* name : {"", "d", "a", "link", "fifo", "note"}) {
     for (const auto bits : std::to_array<std::uint16_t>({04755, 02755, 0020666, 0100644})) {
       CHECK(has(with_inode(name, 2, bits), "mode bits other than permissions"));
@@ -60,7 +60,7 @@ TEST_CASE("setuid, setgid and another type's bits in a mode are refused") {
   }
 }
 
-TEST_CASE("owners other than 0 are refused") {
+TEST_CASE("verify_squashfs_other_owners_are_refused") {
   CHECK(has(with_inode("note", 4, std::uint16_t{1}), "its owner is not 0"));
   CHECK(has(with_inode("note", 6, std::uint16_t{1}), "its owner is not 0"));
   CHECK(has(with([](Parts& parts) { put(parts.owners, 0, std::uint32_t{1000}); }),
@@ -69,7 +69,7 @@ TEST_CASE("owners other than 0 are refused") {
   CHECK(has(with_super(kOwners, std::uint16_t{3}), "expected one owner, or two"));
 }
 
-TEST_CASE("other formats, versions and places are refused") {
+TEST_CASE("verify_squashfs_super_block_is_checked") {
   CHECK(has(with_super(kCompressor, std::uint16_t{1}), "neither zstd nor lz4"));
   CHECK(has(with_super(kMajor, std::uint16_t{3}), "version"));
   CHECK(has(with_super(kMinor, std::uint16_t{1}), "version"));
@@ -92,7 +92,7 @@ TEST_CASE("other formats, versions and places are refused") {
   }
 }
 
-TEST_CASE("counts that are too large are refused without memory for them") {
+TEST_CASE("verify_squashfs_huge_counts_are_refused_without_memory") {
   constexpr std::uint32_t kHuge = 0xffffffff;
   CHECK(has(with_super(kInodes, kHuge), "fewer inodes than stated"));
   CHECK(has(with_super(kInodes, get<std::uint32_t>(sample(), kInodes) + 1), "truncated table"));
@@ -107,7 +107,7 @@ TEST_CASE("counts that are too large are refused without memory for them") {
   CHECK(has(with_inode("hide", 20, kHuge), "names of a directory not sorted"));
 }
 
-TEST_CASE("a directory in itself, in two places or in none is refused") {
+TEST_CASE("verify_squashfs_directory_loops_are_refused") {
   const auto point = [](Parts& parts, std::string_view from, std::string_view to) {
     const std::size_t entry = parts.entry_offset(from);
     const std::size_t inode = parts.inode_offset(to);
@@ -138,7 +138,7 @@ TEST_CASE("a directory in itself, in two places or in none is refused") {
   CHECK(has(with_inode("", 28, std::uint32_t{1}), "the root has a parent"));
 }
 
-TEST_CASE("wrong numbers of links are refused") {
+TEST_CASE("verify_squashfs_wrong_link_counts_are_refused") {
   CHECK(has(with_inode("d", 20, std::uint32_t{3}), "wrong link count"));
   CHECK(has(with_inode("big", 40, std::uint32_t{3}), "fewer names than stated"));
   CHECK(has(with_inode("big", 40, std::uint32_t{1}), "long form"));
@@ -146,7 +146,7 @@ TEST_CASE("wrong numbers of links are refused") {
   CHECK(has(with_inode("fifo", 16, std::uint32_t{0xffffffff}), "fewer names than stated"));
 }
 
-TEST_CASE("names that are none are refused") {
+TEST_CASE("verify_squashfs_invalid_names_are_refused") {
   const auto rename = [](std::string_view from, std::string_view to) {
     return with([&](Parts& parts) {
       parts.directories.replace(parts.entry_offset(from) + 8, to.size(), to);
@@ -169,13 +169,13 @@ TEST_CASE("names that are none are refused") {
             "longer than 255 bytes"));
 }
 
-TEST_CASE("links to nothing or to a text with NUL are refused") {
+TEST_CASE("verify_squashfs_invalid_link_targets_are_refused") {
   CHECK(has(with_inode("link", 20, std::uint32_t{0}), "target has a wrong length"));
   CHECK(has(with_inode("link", 24, std::uint8_t{0}), "contains NUL"));
   CHECK(has(with_inode("link", 2, std::uint16_t{0644}), "a link with permissions"));
 }
 
-TEST_CASE("data that lies outside, overlaps or does not fit its file is refused") {
+TEST_CASE("verify_squashfs_misplaced_data_is_refused") {
   const auto size = static_cast<std::uint32_t>(sample().size());
   CHECK(has(with_inode("big", 16, std::uint64_t{0}), "block out of bounds"));
   CHECK(has(with_inode("big", 16, std::uint64_t{size}), "block out of bounds"));
@@ -186,7 +186,7 @@ TEST_CASE("data that lies outside, overlaps or does not fit its file is refused"
   CHECK(has(with_inode("empty", 24, std::uint32_t{1}), "an empty file has a position"));
   CHECK(has(with_inode("holes", 32, std::uint64_t{131'073}), "wrong count of holes"));
   CHECK(has(with([](Parts& parts) {
-              // Both files have a block that was stored as it is: "twin" takes the other's.
+              // Both files have an uncompressed block: "twin" refers to the other's.
               parts =
                   Parts(converted(Tar().file("a", noise(131'072)).file("twin", noise(131'072))));
               put(parts.inodes, parts.inode_offset("twin") + 16,
@@ -199,7 +199,7 @@ TEST_CASE("data that lies outside, overlaps or does not fit its file is refused"
       has(with([](Parts& parts) { put(parts.fragments, 0, std::uint64_t{96}); }), "not in order"));
 }
 
-TEST_CASE("attributes that give privilege or steer overlayfs are refused") {
+TEST_CASE("verify_squashfs_privileged_attributes_are_refused") {
   const auto replace = [](std::string_view from, std::string_view to) {
     return with([&](Parts& parts) {
       const auto at = parts.pairs.find(from);
@@ -227,9 +227,9 @@ TEST_CASE("attributes that give privilege or steer overlayfs are refused") {
   CHECK(has(with_inode("note", 52, std::uint32_t{77}), "missing or later set"));
 }
 
-TEST_CASE("metadata blocks that our converter does not make are refused") {
+TEST_CASE("verify_squashfs_foreign_metadata_blocks_are_refused") {
   const auto packed =
-      [](const Parts::Pack& pack) {  // the inodes' block: the others are too short to get smaller
+      [](const Parts::Pack& pack) {  // the inodes' block: the others are too short to shrink
         return refusal(Parts(sample()).image([&](auto content) {
           return content.size() > 200 ? pack(content) : Parts::pack_block(content);
         }));
@@ -276,7 +276,7 @@ TEST_CASE("metadata blocks that our converter does not make are refused") {
             "is not full"));
 }
 
-TEST_CASE("something behind the image is refused") {
+TEST_CASE("verify_squashfs_trailing_data_is_refused") {
   CHECK(has(refusal(sample() + std::string(4096, '\0')), "wrong file size"));
   CHECK(has(refusal(sample() + "x"), "wrong file size"));
   auto image = sample();

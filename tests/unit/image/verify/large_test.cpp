@@ -1,11 +1,11 @@
-// Layers that reach the format's inner limits: more than one metadata block, more than one group,
+// Layers that reach internal limits of the format: several metadata blocks, several groups,
 // indexes, shared values. convert() has passed all of them to the verifier.
 
 #include <algorithm>
 
+#include "unit/catch2_compat.hpp"
 #include "unit/image/samples/verify_parts.hpp"
 #include "unit/image/samples/verify_sample.hpp"
-#include "unit/test.hpp"
 
 using namespace spc;
 using namespace spc::test;
@@ -18,8 +18,8 @@ std::string numbered(std::string_view prefix, unsigned number) {
 
 }  // namespace
 
-TEST_CASE("directories on both sides of the short form's size are accepted") {
-  // The last name brings the listing to every size around 65535 bytes.
+TEST_CASE("verify_squashfs_directories_around_short_form_pass") {
+  // The last name sweeps the listing's size around 65535 bytes.
   std::size_t smallest = std::string::npos;
   std::size_t largest = 0;
   for (unsigned rest = 35; rest <= 70; ++rest) {
@@ -34,17 +34,17 @@ TEST_CASE("directories on both sides of the short form's size are accepted") {
     smallest = std::min(smallest, inodes);
     largest = std::max(largest, inodes);
   }
-  CHECK(largest > smallest + 50);  // both forms were there: the long one has an index
+  CHECK(largest > smallest + 50);  // both forms occurred: the long one has an index
 }
 
-TEST_CASE("a directory of many entries, with an index and attributes, is accepted") {
+TEST_CASE("verify_squashfs_large_indexed_directory_is_accepted") {
   Tar tar;
   tar.pax(record("SCHILY.xattr.user.note", "of a directory")).directory("d/");
   for (unsigned i = 0; i < 3000; ++i) tar.file(numbered("d/entry-", i * 7919 % 3001), "");
   CHECK_FALSE(converted(tar).empty());
 }
 
-TEST_CASE("hard links to inodes with distant numbers are accepted") {
+TEST_CASE("verify_squashfs_hard_links_to_distant_inodes_pass") {
   Tar tar;
   for (unsigned i = 0; i < 33'000; ++i) tar.file(numbered("a/", i), "");
   tar.hard_link("z/far", "a/1")
@@ -54,7 +54,7 @@ TEST_CASE("hard links to inodes with distant numbers are accepted") {
   CHECK_FALSE(converted(tar).empty());
 }
 
-TEST_CASE("many sets of attributes, with values that are shared, are accepted") {
+TEST_CASE("verify_squashfs_shared_attribute_values_are_accepted") {
   Tar tar;
   const std::string shared(3000, 's');
   for (unsigned i = 0; i < 1200; ++i) {
@@ -67,14 +67,14 @@ TEST_CASE("many sets of attributes, with values that are shared, are accepted") 
   CHECK_FALSE(converted(tar).empty());
 }
 
-TEST_CASE("more fragments than one metadata block can list are accepted") {
+TEST_CASE("verify_squashfs_many_fragments_are_accepted") {
   Tar tar;
   const std::string half(65'600, 'x');
   for (unsigned i = 0; i < 520; ++i) tar.file(numbered("f", i), half);
   CHECK_FALSE(converted(tar).empty());
 }
 
-TEST_CASE("the deepest directories and the longest target are accepted") {
+TEST_CASE("verify_squashfs_deepest_paths_are_accepted") {
   std::string path;
   for (unsigned i = 0; i < 2046; ++i) path += "d/";
   CHECK_FALSE(converted(Tar().pax(record("path", path + "f")).file("")).empty());
@@ -82,7 +82,7 @@ TEST_CASE("the deepest directories and the longest target are accepted") {
       converted(Tar().pax(record("linkpath", std::string(4095, 'x'))).symlink("l", "")).empty());
 }
 
-TEST_CASE("files that later entries replace leave gaps that are accepted") {
+TEST_CASE("verify_squashfs_gaps_of_replaced_files_are_accepted") {
   CHECK_FALSE(converted(Tar()
                             .file("f", noise(200'000))
                             .file("f", "small")

@@ -1,5 +1,4 @@
-// Every byte of an image's tables is changed. What is still accepted must be an image that differs
-// only in what images are free to say.
+// Changes every byte of an image's tables. An accepted image may differ only in free values.
 
 #include <sys/stat.h>
 
@@ -7,9 +6,9 @@
 #include <array>
 #include <tuple>
 
+#include "unit/catch2_compat.hpp"
 #include "unit/image/samples/verify_parts.hpp"
 #include "unit/image/samples/verify_sample.hpp"
-#include "unit/test.hpp"
 
 using namespace spc;
 using namespace spc::test;
@@ -20,9 +19,9 @@ constexpr std::array kChanges{0x01, 0x02, 0x80, 0xff};
 constexpr std::array kCompressions{LayerCompression::zstd, LayerCompression::lz4,
                                    LayerCompression::none};
 
-/// Everything but names, permissions, dates, targets, attributes' names and values, and the bytes
-/// of small files. With lz4 a file may also state another size than its blocks have: who reads it
-/// gets an error.
+/// Returns everything except names, permissions, dates, targets, attributes' names and values, and
+/// the bytes of small files. With lz4, a file's stated size may differ from that of its blocks.
+/// Reading it then fails.
 std::vector<std::tuple<std::uint32_t, mode_t, std::uint32_t, std::uint32_t, std::uint64_t>> shape(
     const Image& image, bool has_frames) {
   std::vector<std::tuple<std::uint32_t, mode_t, std::uint32_t, std::uint32_t, std::uint64_t>> all;
@@ -48,7 +47,7 @@ void check_free(const Found& found) {
   }
 }
 
-/// Counts what is accepted, and looks at it.
+/// Counts and checks the accepted changes.
 void check_harmless(const std::string& changed, const Image& original, unsigned& accepted) {
   if (!refusal(changed).empty()) return;
   ++accepted;
@@ -70,7 +69,7 @@ void check_harmless(const std::string& changed, const Image& original, unsigned&
 
 }  // namespace
 
-TEST_CASE("an image that was taken apart and put together is the same") {
+TEST_CASE("verify_parts_reassemble_the_same_image") {
   for (const auto compression : kCompressions) {
     const auto image = sample_image(compression);
     CHECK(Parts(image).image() == image);
@@ -78,8 +77,7 @@ TEST_CASE("an image that was taken apart and put together is the same") {
   }
 }
 
-TEST_CASE(
-    "no byte of the tables' contents can be changed to anything our converter could not write") {
+TEST_CASE("verify_squashfs_table_changes_are_refused_or_writable") {
   Parts changed(sample_image());
   const Image original = read_image(memory_file(changed.image()).get());
   unsigned tried = 0;
@@ -105,9 +103,7 @@ TEST_CASE(
   CHECK(accepted < tried / 2);
 }
 
-TEST_CASE(
-    "no byte of the stored image behind the data can be changed to anything our converter could "
-    "not write") {
+TEST_CASE("verify_squashfs_stored_changes_are_refused_or_writable") {
   for (const auto compression : kCompressions) {
     const auto image = sample_image(compression);
     const Image original = read_image(memory_file(image).get());
@@ -126,7 +122,7 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("no byte of the super block and the compressor's options can be changed") {
+TEST_CASE("verify_squashfs_super_block_changes_are_refused") {
   for (const auto compression : kCompressions) {
     const auto image = sample_image(compression);
     const std::size_t options = get<std::uint16_t>(image, kCompressor) == 6 ? 6 : 10;
@@ -143,7 +139,7 @@ TEST_CASE("no byte of the super block and the compressor's options can be change
   }
 }
 
-TEST_CASE("an image that is cut off anywhere is refused") {
+TEST_CASE("verify_squashfs_cut_anywhere_is_refused") {
   for (const auto compression : kCompressions) {
     const auto image = sample_image(compression);
     for (std::size_t size = 0; size < image.size(); size += size < 4096 ? 1 : 509) {
@@ -153,7 +149,7 @@ TEST_CASE("an image that is cut off anywhere is refused") {
   }
 }
 
-TEST_CASE("bytes of two images mixed are refused or harmless") {
+TEST_CASE("verify_squashfs_mixed_images_are_refused_or_harmless") {
   const Parts parts(sample_image());
   const Parts other(converted(
       Tar().directory("d/").file("d/a", noise(200'000)).symlink("d/b", "a").file("c", "c")));

@@ -1,4 +1,4 @@
-// The program: its exit status, what it says, and its sandbox; and images of other tools.
+// The program's exit status, messages and sandbox, and images of other tools.
 
 #include <fcntl.h>
 #include <sys/mman.h>
@@ -14,11 +14,11 @@
 #include <fstream>
 
 #include "base/file.hpp"
-#include "image/verify/confine.hpp"
+#include "unit/catch2_compat.hpp"
 #include "unit/image/samples/erofs_image.hpp"
 #include "unit/image/samples/verify_parts.hpp"
 #include "unit/image/samples/verify_sample.hpp"
-#include "unit/test.hpp"
+#include "verify/verify.hpp"
 
 using namespace spc;
 using namespace spc::test;
@@ -26,7 +26,7 @@ using namespace spc::test;
 namespace {
 
 struct Verdict {
-  int status = -1;  ///< of the process; 128 + the signal's number if one ended it
+  int status = -1;  ///< of the process; 128 + the signal's number if a signal ended it
   std::string reason;
 };
 
@@ -36,7 +36,7 @@ int status_of(pid_t pid) {
   return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
 }
 
-/// What the program says about the file of a descriptor; -1: it gets none.
+/// Runs the program on the file of a descriptor. -1: it gets none.
 Verdict verdict_on(int layer) {
   const auto reason = memory_file();
   const pid_t pid = ::fork();
@@ -52,7 +52,7 @@ Verdict verdict_on(int layer) {
   return {.status = status, .reason = contents(reason.get())};
 }
 
-/// How a child ends that shuts the sandbox and then does `forbidden`; 0 if it goes on.
+/// Returns how a child ends that enters the sandbox and then does `forbidden`, 0 if it continues.
 template <typename Action>
 int end_of(Action forbidden) {
   const pid_t pid = ::fork();
@@ -68,13 +68,13 @@ constexpr int kKilled = 128 + SIGSYS;
 
 }  // namespace
 
-TEST_CASE("the program accepts what the converter makes and says nothing") {
+TEST_CASE("verifier_accepts_converted_layer_silently") {
   const auto verdict = verdict_on(memory_file(sample_image()).get());
   CHECK(verdict.status == 0);
   CHECK(verdict.reason.empty());
 }
 
-TEST_CASE("the program accepts an EROFS image, in the same sandbox") {
+TEST_CASE("verifier_accepts_erofs_layer_in_sandbox") {
   ErofsTree tree = erofs_sample();
   for (unsigned i = 0; i < 20'000; ++i) tree.file("file-" + std::to_string(i), "content");
   const auto verdict = verdict_on(memory_file(tree.image().bytes).get());
@@ -87,7 +87,7 @@ TEST_CASE("the program accepts an EROFS image, in the same sandbox") {
   CHECK(refused.reason == "layer-verifier: inode 40: its owner is not 0\n");
 }
 
-TEST_CASE("the program refuses another image with status 1 and says why") {
+TEST_CASE("verifier_refuses_other_image_with_status_1") {
   auto image = sample_image();
   put(image, kMinor, std::uint16_t{1});
   const auto verdict = verdict_on(memory_file(image).get());
@@ -96,7 +96,7 @@ TEST_CASE("the program refuses another image with status 1 and says why") {
   CHECK(verdict_on(memory_file().get()).status == 1);
 }
 
-TEST_CASE("what is no file is neither accepted nor refused") {
+TEST_CASE("verifier_without_readable_file_has_status_2") {
   CHECK(verdict_on(-1).status == 2);
   const UniqueFd null(::open("/dev/null", O_RDONLY));
   CHECK(verdict_on(null.get()).status == 2);
@@ -107,7 +107,7 @@ TEST_CASE("what is no file is neither accepted nor refused") {
   CHECK(verdict_on(reading.get()).status == 2);
 }
 
-TEST_CASE("images of mksquashfs are refused, whatever its options") {
+TEST_CASE("verifier_refuses_mksquashfs_images") {
   char directory[] = "/tmp/verify-test-XXXXXX";
   REQUIRE(::mkdtemp(directory) != nullptr);
   const std::string root(directory);
@@ -131,14 +131,14 @@ TEST_CASE("images of mksquashfs are refused, whatever its options") {
   CHECK((made > 0 || std::getenv("SPC_TESTS_MUST_RUN") == nullptr));
 }
 
-TEST_CASE("the sandbox allows what reading a layer needs") {
+TEST_CASE("verifier_sandbox_allows_reading") {
   CHECK(end_of([] {
           std::string memory(10'000'000, 'x');
           (void)memory;
         }) == 0);
 }
 
-TEST_CASE("every other call ends the process") {
+TEST_CASE("verifier_sandbox_kills_on_other_calls") {
   const auto file = memory_file("x");
   CHECK(end_of([] { ::open("/etc/passwd", O_RDONLY); }) == kKilled);
   CHECK(end_of([] { (void)::socket(AF_INET, SOCK_STREAM, 0); }) == kKilled);

@@ -1,4 +1,4 @@
-#include "launch/host/local_image.hpp"
+#include "launch/sources/image_order.hpp"
 
 #include <fcntl.h>
 #include <sys/socket.h>
@@ -11,7 +11,7 @@
 #include <filesystem>
 #include <fstream>
 
-#include "unit/test.hpp"
+#include "unit/catch2_compat.hpp"
 
 using namespace spc;
 namespace fs = std::filesystem;
@@ -45,11 +45,11 @@ void write(const std::string& name, const std::string& text) {
 }
 
 std::string image_refusal(const std::string& path) {
-  const auto image = open_local_image(path, "/nowhere");
+  const auto image = open_local_image(path);
   return image ? "accepted" : image.error().message();
 }
 
-/// A super block with sensible numbers, and nothing behind it.
+/// Returns a super block with plausible numbers, without any data after it.
 std::string squashfs(std::size_t size = 4096) {
   std::string bytes(size, '\0');
   const auto put = [&](std::size_t at, auto number) {
@@ -71,23 +71,23 @@ std::string squashfs(std::size_t size = 4096) {
 
 }  // namespace
 
-TEST_CASE("a local image is told apart by what is in it, not by its name") {
+TEST_CASE("local_image_kind_is_detected_by_content") {
   const Directory here;
   write("a.txt", squashfs());
-  auto image = open_local_image("./a.txt", "");
+  auto image = open_local_image("./a.txt");
   REQUIRE(image);
   CHECK(
       (image->kind == LocalImage::Kind::squashfs && image->offset == 0 && image->warning.empty()));
   write("b.sqsh", std::string("\x1f\x8b\x08", 3));
-  CHECK(open_local_image("./b.sqsh", "").value().kind == LocalImage::Kind::archive);
+  CHECK(open_local_image("./b.sqsh").value().kind == LocalImage::Kind::archive);
   write("c", std::string(257, 'x') + "ustar" + std::string(300, '\0'));
-  CHECK(open_local_image("./c", "").value().kind == LocalImage::Kind::archive);
+  CHECK(open_local_image("./c").value().kind == LocalImage::Kind::archive);
   fs::create_directory("d");
-  CHECK(open_local_image("./d", "").value().kind == LocalImage::Kind::directory);
-  CHECK(open_local_image("~/d/", here.path()).value().kind == LocalImage::Kind::directory);
+  CHECK(open_local_image("./d").value().kind == LocalImage::Kind::directory);
+  CHECK(open_local_image(here.path() + "/d/").value().kind == LocalImage::Kind::directory);
 }
 
-TEST_CASE("what is no image is refused by what it is") {
+TEST_CASE("local_image_of_other_content_is_refused") {
   const Directory here;
   constexpr char kHint[] =
       " (hint: an image is a squashfs (.sqsh), a SIF file, an ext4 or EROFS file system, a tar "
@@ -117,7 +117,8 @@ TEST_CASE("what is no image is refused by what it is") {
         "oci:./layout)");
 }
 
-TEST_CASE("neither a FIFO nor a socket nor a device holds up who names it as an image") {
+// outcome 136 refused: the path is a link, FIFO, socket, device
+TEST_CASE("local_image_fifo_socket_or_device_does_not_block") {
   const Directory here;
   REQUIRE(::mkfifo("fifo", 0600) == 0);
   CHECK(image_refusal("./fifo").starts_with("open image \"./fifo\": it is a FIFO"));
@@ -135,18 +136,19 @@ TEST_CASE("neither a FIFO nor a socket nor a device holds up who names it as an 
   ::close(ends[1]);
 }
 
-TEST_CASE("an image that others can write is used, and that is said") {
+// outcome 137 accepted: files of others, writable by all, of mode 0000
+TEST_CASE("local_image_writable_by_others_warns") {
   const Directory here;
   write("image", squashfs());
   ::chmod("image", 0666);
-  CHECK(open_local_image("./image", "").value().warning ==
+  CHECK(open_local_image("./image").value().warning ==
         "image \"./image\" is writable by others, who control its content");
   ::chmod("image", 0664);
-  CHECK(open_local_image("./image", "").value().warning ==
+  CHECK(open_local_image("./image").value().warning ==
         "image \"./image\" is writable by others in its group, who control its content");
 }
 
-TEST_CASE("a file that has the name of a missing image is pointed out") {
+TEST_CASE("local_image_named_like_missing_image_is_suggested") {
   const Directory here;
   write("pytorch", "x");
   CHECK(did_you_mean_file("pytorch") ==

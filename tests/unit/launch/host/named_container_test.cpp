@@ -4,9 +4,8 @@
 #include <fstream>
 #include <map>
 
-#include "launch/host/container_index.hpp"
-#include "launch/host/named_container.hpp"
-#include "unit/test.hpp"
+#include "launch/sources/named_container.hpp"
+#include "unit/catch2_compat.hpp"
 
 using namespace spc;
 
@@ -21,7 +20,7 @@ constexpr auto kNew = TaskMessage::named_new;
 constexpr auto kStored = TaskMessage::named_stored;
 constexpr auto kRunning = TaskMessage::named_running;
 
-/// m(ake), r(euse), j(oin) or - for a refusal.
+/// Returns m(ake), r(euse), j(oin), or - for a refusal.
 char plan(std::string_view name, std::uint32_t state, const WantedImage& wanted = {},
           const ContainerNotes& notes = {
               .name = "x", .image = "docker.io/library/a:1", .digest = "sha256:a", .file = {}}) {
@@ -32,7 +31,7 @@ char plan(std::string_view name, std::uint32_t state, const WantedImage& wanted 
 
 }  // namespace
 
-TEST_CASE("a container's name may be followed by what is to be done") {
+TEST_CASE("container_name_flag_selects_use") {
   using Use = ContainerName::Use;
   const std::map<std::string, Use> uses{{"a", Use::automatic},       {"a:auto", Use::automatic},
                                         {"a:create", Use::create},   {"a:exec", Use::exec},
@@ -45,7 +44,8 @@ TEST_CASE("a container's name may be followed by what is to be done") {
   }
 }
 
-TEST_CASE("a container's name is refused for what is wrong with it") {
+// outcome 17 refused: container name of every wrong form
+TEST_CASE("container_name_invalid_is_refused") {
   CHECK(name_refusal("").find("empty name") != std::string::npos);
   CHECK(name_refusal(":exec").find("empty name") != std::string::npos);
   CHECK(name_refusal("a:").find("flag must be") != std::string::npos);
@@ -58,14 +58,14 @@ TEST_CASE("a container's name is refused for what is wrong with it") {
   }
 }
 
-TEST_CASE("names have keys of their own, and always the same") {
+TEST_CASE("container_name_key_is_unique_and_stable") {
   CHECK(ContainerName::parse("a").value().key() != ContainerName::parse("b").value().key());
   CHECK(ContainerName::parse("a:exec").value().key() == ContainerName::parse("a").value().key());
   CHECK(ContainerName::parse("name").value().key().hex().substr(0, 32) ==
         "861b638ebaadbcc4df2e11a24dd25da1");
 }
 
-TEST_CASE("a name of the form JOB.STEP stands for a step") {
+TEST_CASE("container_name_job_step_refers_to_step") {
   const auto key = ContainerName::parse("258.3").value().step_key();
   REQUIRE(key);
   CHECK(key->hex().substr(0, 16) == "0201000003000000");
@@ -77,7 +77,7 @@ TEST_CASE("a name of the form JOB.STEP stands for a step") {
   }
 }
 
-TEST_CASE("what is done about a name depends on its container's state") {
+TEST_CASE("container_plan_depends_on_state") {
   const WantedImage image{.image = "docker.io/library/a:1", .digest = {}};
   CHECK(plan("x", kNew, image) == 'm');
   CHECK(plan("x", kNew) == '-');
@@ -95,10 +95,10 @@ TEST_CASE("what is done about a name depends on its container's state") {
   CHECK(plan("x:no_exec", kRunning) == '-');
   CHECK(plan("x:replace", kRunning, image) == '-');
   CHECK(plan("x:replace", kNew, image) == 'm');
-  CHECK(plan("y", kStored) == '-');  // a hash that two names have
+  CHECK(plan("y", kStored) == '-');  // a hash shared by two names
 }
 
-TEST_CASE("a container is not taken for one of another image") {
+TEST_CASE("container_of_another_image_is_not_reused") {
   CHECK(plan("x", kStored, {.image = "docker.io/library/b:1", .digest = {}}) == '-');
   CHECK(plan("x", kRunning, {.image = "docker.io/library/b:1", .digest = "sha256:b"}) == '-');
   CHECK(plan("x", kStored, {.image = "docker.io/library/b:1", .digest = "sha256:a"}) == 'r');
@@ -106,19 +106,25 @@ TEST_CASE("a container is not taken for one of another image") {
              {.name = "x", .image = "/y", .digest = {}, .file = "1:2"}) == '-');
 }
 
-TEST_CASE("notes come back as they were written") {
-  const ContainerNotes notes{.name = "x", .image = "/a=b\n", .digest = "sha256:a", .file = "1:2:3"};
+TEST_CASE("container_notes_survive_serialization") {
+  const ContainerNotes notes{.name = "x",
+                             .image = "/a=b\n",
+                             .digest = "sha256:a",
+                             .file = "1:2:3",
+                             .maker = "12",
+                             .made_at = 7};
   const auto again = ContainerNotes::parse(notes.serialize());
   CHECK(again.name == notes.name);
   CHECK(again.image == notes.image);
   CHECK(again.digest == notes.digest);
   CHECK(again.file == notes.file);
+  CHECK(again.maker == notes.maker);
+  CHECK(again.made_at == notes.made_at);
   CHECK(ContainerNotes::parse("").name.empty());
   CHECK(ContainerNotes::parse(std::string("name\0=\0image=i", 15)).image == "i");
 }
 
-TEST_CASE(
-    "a home has the containers noted that its user has made, and nothing that cannot be one") {
+TEST_CASE("container_notes_of_home_list_valid_containers_of_user") {
   std::string home = std::filesystem::temp_directory_path() / "spc-notes-XXXXXX";
   REQUIRE(::mkdtemp(home.data()) != nullptr);
   CHECK(directory_of_container_notes({}).empty());

@@ -1,9 +1,9 @@
-#include "launch/host/slurm_client.hpp"
-#include "unit/test.hpp"
+#include "launch/sources/slurm_client.hpp"
+#include "unit/catch2_compat.hpp"
 
 using namespace spc;
 
-TEST_CASE("mapped libraries are found by the names of files, each directory once") {
+TEST_CASE("slurm_libraries_are_found_in_maps_once_per_directory") {
   const auto mapped = mapped_libraries(
       "55d0-55d1 r-xp 00000000 fe:00 1   /usr/sbin/slurmstepd\n"
       "7f00-7f01 r-xp 00000000 fe:00 2   /usr/lib/x/libc.so.6\n"
@@ -17,7 +17,7 @@ TEST_CASE("mapped libraries are found by the names of files, each directory once
   CHECK(mapped.directories == std::vector<std::string>{"/usr/lib/x", "/usr/lib/x/slurm-wlm"});
 }
 
-TEST_CASE("without libraries nothing is found") {
+TEST_CASE("slurm_libraries_in_empty_maps_are_none") {
   const auto mapped = mapped_libraries("7f04-7f05 rw-p 00000000 00:00 0   [stack]\n\n/x");
   CHECK(mapped.loader.empty());
   CHECK(mapped.directories.empty());

@@ -8,12 +8,11 @@
 #include <thread>
 
 #include "base/unique_fd.hpp"
-#include "launch/inside/entrypoint.hpp"
-#include "launch/inside/entrypoint_process.hpp"
-#include "unit/test.hpp"
+#include "launch/task/entrypoint.hpp"
+#include "unit/catch2_compat.hpp"
 
 using namespace spc;
-using Kind = EntrypointEnd::Kind;
+using Kind = ProcessEnd::Kind;
 
 namespace {
 
@@ -23,7 +22,7 @@ Environment given(std::initializer_list<std::pair<const char*, const char*>> var
   return environment;
 }
 
-/// Every variable is followed by NUL, as the probe writes it.
+/// Returns the variables as the probe writes them, each followed by NUL.
 std::string found(std::initializer_list<const char*> texts) {
   std::string all;
   for (const char* text : texts) all += std::string(text) + '\0';
@@ -31,7 +30,7 @@ std::string found(std::initializer_list<const char*> texts) {
 }
 
 struct Run {
-  EntrypointEnd end;
+  ProcessEnd end;
   std::vector<std::string> lines;
 };
 
@@ -39,21 +38,18 @@ Run run_script(const std::string& script, std::chrono::seconds limit = std::chro
   const UniqueFd probe(::open("/bin/true", O_PATH | O_CLOEXEC));
   const UniqueFd memory(::memfd_create("found", MFD_CLOEXEC));
   Run run;
-  EntrypointProcess process;
-  process.program = "/bin/sh";
-  process.arguments = {"sh", "-c", script};
-  process.environment = {"PATH=/usr/bin:/bin"};
-  process.probe = probe.get();
-  process.found = memory.get();
-  process.limit = limit;
-  const auto end =
-      run_process(process, [&](std::string_view line) { run.lines.emplace_back(line); });
+  const auto end = run_process(
+      {.path = "/bin/sh",
+       .arguments = {"sh", "-c", script},
+       .environment = {{"PATH=/usr/bin:/bin"}},
+       .descriptors = {{probe.get(), kProbeDescriptor}, {memory.get(), kFoundDescriptor}}},
+      limit, [&](std::string_view line) { run.lines.emplace_back(line); });
   REQUIRE(end);
   run.end = *end;
   return run;
 }
 
-/// Whether it is no more, or will be in a moment.
+/// Returns whether the process has ended or ends within a moment.
 bool ends(const std::string& pid) {
   for (int attempt = 0; attempt < 300; ++attempt) {
     if (::kill(std::atoi(pid.c_str()), 0) != 0 && errno == ESRCH) return true;
@@ -64,32 +60,33 @@ bool ends(const std::string& pid) {
 
 }  // namespace
 
-TEST_CASE("what an entrypoint has changed is what differs from what it was given") {
+TEST_CASE("entrypoint_changes_are_differences_to_its_input") {
   const auto changes = EntrypointChanges::between(
       given({{"SAME", "1"}, {"OTHER", "1"}, {"GONE", "1"}, {"PWD", "/a"}, {"ODD%%", "1"}}), "/a",
       found({"/b", "SAME=1", "OTHER=2=3", "NEW=", "PWD=/b", "OLDPWD=/a", "SHLVL=2", "_=/x", "=1",
              "no"}));
   CHECK(changes.set == std::map<std::string, std::string>{{"OTHER", "2=3"}, {"NEW", ""}});
-  CHECK(changes.unset == std::set<std::string>{"GONE"});  // shells lose what they have no name for
+  // Shells drop variables with invalid names.
+  CHECK(changes.unset == std::set<std::string>{"GONE"});
   CHECK(changes.workdir == "/b");
 }
 
-TEST_CASE("an entrypoint that has told nothing has changed nothing") {
+TEST_CASE("entrypoint_without_report_changes_nothing") {
   const auto changes = EntrypointChanges::between(given({{"A", "1"}}), "/a", "");
   CHECK((changes.set.empty() && changes.unset.empty() && changes.workdir.empty()));
 }
 
-TEST_CASE("what the user keeps or sets stays as it is, and his work directory too") {
+TEST_CASE("entrypoint_changes_yield_to_user_settings") {
   ContainerSpec spec;
-  spec.workdir = "/a";
-  spec.environment = {{"KEPT", {"job", Origin::kept}},
-                      {"SET", {"1", Origin::option}},
-                      {"FREE", {"1", Origin::image}}};
+  ContainerSpec with_workdir;
+  spec.workdir = with_workdir.workdir = "/a";
+  spec.environment = with_workdir.environment = {{"KEPT", {"job", Origin::kept}},
+                                                 {"SET", {"1", Origin::option}},
+                                                 {"FREE", {"1", Origin::image}}};
   const EntrypointChanges changes{.set = {{"KEPT", "2"}, {"SET", "2"}, {"FREE", "2"}},
                                   .unset = {"KEPT", "SET"},
                                   .workdir = "/b"};
   LaunchRequest request;
-  auto with_workdir = spec;
   apply(changes, request, spec);
   CHECK(spec.environment["KEPT"].value == "job");
   CHECK(spec.environment["SET"].value == "1");
@@ -104,11 +101,12 @@ TEST_CASE("what the user keeps or sets stays as it is, and his work directory to
 
 TEST_CASE("environment_scripts_yield_to_user_and_step") {
   ContainerSpec spec;
-  spec.environment = {{"HOME", {"/home/alice", Origin::user}},
-                      {"SLURM_JOB_ID", {"7", Origin::slurm}},
-                      {"SLURM_STEP_NUM_TASKS", {"2", Origin::slurm}},
-                      {"RANK", {"1", Origin::hook}},
-                      {"FREE", {"1", Origin::image}}};
+  ContainerSpec of_entrypoint;
+  spec.environment = of_entrypoint.environment = {{"HOME", {"/home/alice", Origin::user}},
+                                                  {"SLURM_JOB_ID", {"7", Origin::slurm}},
+                                                  {"SLURM_STEP_NUM_TASKS", {"2", Origin::slurm}},
+                                                  {"RANK", {"1", Origin::hook}},
+                                                  {"FREE", {"1", Origin::image}}};
   const EntrypointChanges changes{.set = {{"HOME", "/x"},
                                           {"SLURM_JOB_ID", "9"},
                                           {"RANK", "0"},
@@ -116,7 +114,6 @@ TEST_CASE("environment_scripts_yield_to_user_and_step") {
                                           {"FREE", "2"}},
                                   .unset = {},
                                   .workdir = ""};
-  auto of_entrypoint = spec;
   spec.settings.environment_scripts = {"/env.sh"};
   apply(changes, LaunchRequest{}, spec);
   CHECK(spec.environment["HOME"].value == "/home/alice");
@@ -128,7 +125,7 @@ TEST_CASE("environment_scripts_yield_to_user_and_step") {
   CHECK(of_entrypoint.environment["RANK"].value == "0");
 }
 
-TEST_CASE("an outcome arrives at the other tasks as it was sent, and half of one is a failure") {
+TEST_CASE("entrypoint_outcome_survives_transfer_partial_fails") {
   EntrypointOutcome outcome;
   outcome.changes = {.set = {{"A", "1=2\n3"}, {"B", ""}}, .unset = {"C"}, .workdir = "/w"};
   outcome.output = {"one", "two"};
@@ -144,7 +141,7 @@ TEST_CASE("an outcome arrives at the other tasks as it was sent, and half of one
   }
 }
 
-TEST_CASE("an entrypoint's end and its lines are told") {
+TEST_CASE("entrypoint_end_and_output_are_reported") {
   const auto good = run_script("printf 'one\\ntwo'; echo >&2");
   CHECK(good.end.kind == Kind::exited);
   CHECK(good.end.number == 0);
@@ -157,14 +154,14 @@ TEST_CASE("an entrypoint's end and its lines are told") {
   CHECK(killed.end.number == SIGKILL);
 }
 
-TEST_CASE("an entrypoint has the probe, the file for it, and nothing else open") {
+TEST_CASE("entrypoint_has_only_probe_descriptors") {
   const auto run = run_script("cd /proc/self/fd && echo *; readlink 0");
   REQUIRE(run.lines.size() == 2);
   CHECK(run.lines[0] == "0 1 2 20 21 3");  // 3: the directory that the shell is reading
   CHECK(run.lines[1] == "/dev/null");
 }
 
-TEST_CASE("what a failing entrypoint has started ends before it is told") {
+TEST_CASE("entrypoint_failure_kills_its_children") {
   const auto run =
       run_script("(trap '' HUP TERM; setsid sleep 99 & echo $!; wait) & sleep 0.2; exit 1");
   CHECK(run.end.number == 1);
@@ -172,19 +169,19 @@ TEST_CASE("what a failing entrypoint has started ends before it is told") {
   CHECK(ends(run.lines[0]));
 }
 
-TEST_CASE("an entrypoint that takes too long is ended with all that it has started") {
+TEST_CASE("entrypoint_timeout_kills_its_children") {
   const auto run = run_script("setsid sleep 99 & echo $!; exec sleep 98", std::chrono::seconds(1));
   CHECK(run.end.kind == Kind::timed_out);
   REQUIRE(run.lines.size() == 1);
   CHECK(ends(run.lines[0]));
 }
 
-TEST_CASE("an entrypoint that closes its output is waited for all the same") {
+TEST_CASE("entrypoint_with_closed_output_is_waited_for") {
   const auto run = run_script("exec >/dev/null 2>&1; sleep 0.2; exit 5");
   CHECK(run.end.number == 5);
 }
 
-TEST_CASE("a server that a good entrypoint has started lives on and may print") {
+TEST_CASE("entrypoint_success_keeps_its_servers") {
   const auto run = run_script(
       "(for i in 1 2 3 4 5; do echo tick; sleep 0.1; done; exec sleep 98) >&2 & echo $!");
   CHECK(run.end.number == 0);
@@ -198,13 +195,9 @@ TEST_CASE("a server that a good entrypoint has started lives on and may print") 
   ::kill(std::atoi(pid.c_str()), SIGKILL);
 }
 
-TEST_CASE("what cannot be executed is told with the reason") {
-  EntrypointProcess process;
-  process.program = "/not/there";
-  process.arguments = {"x"};
-  process.probe = process.found = STDERR_FILENO;
-  const auto end = run_process(process, [](std::string_view) {});
-  REQUIRE(end);
-  CHECK(end->kind == Kind::not_executed);
-  CHECK(end->number == ENOENT);
+TEST_CASE("entrypoint_that_cannot_execute_is_reported") {
+  const auto end = run_process({.path = "/not/there", .arguments = {"x"}, .descriptors = {}},
+                               std::chrono::seconds(0), [](std::string_view) {});
+  REQUIRE_FALSE(end);
+  CHECK(end.error().sys_errno() == ENOENT);
 }

@@ -3,18 +3,20 @@
 #include <unistd.h>
 
 #include "base/file.hpp"
-#include "launch/inside/task_notes.hpp"
-#include "unit/test.hpp"
+#include "launch/task/task_notes.hpp"
+#include "unit/catch2_compat.hpp"
 
 using namespace spc;
 
 namespace {
 
-/// As the agent makes it.
+/// Creates the file as the agent does.
 UniqueFd notes_file() { return UniqueFd(::memfd_create("notes", MFD_CLOEXEC)); }
 
-TaskNotes some_notes() {
-  TaskNotes notes;
+TaskEntry some_notes() {
+  TaskEntry notes;
+  notes.spec.image = "a:1";
+  notes.spec.writable = false;
   notes.step = "12.3";
   notes.site.set("mounts", "/a:/b");
   notes.site.set("env", "A=B=C");
@@ -33,12 +35,14 @@ TaskNotes some_notes() {
 
 }  // namespace
 
-TEST_CASE("the first task's notes arrive as they were written") {
+TEST_CASE("task_notes_survive_serialization") {
   const auto written = some_notes();
   const auto file = notes_file();
   REQUIRE(written.write(file.get()));
-  const auto read = *TaskNotes::read(file.get());
+  const auto read = *TaskEntry::read(file.get());
   REQUIRE(read.step == "12.3");
+  REQUIRE(read.spec.image == "a:1");
+  REQUIRE_FALSE(read.spec.writable);
   REQUIRE(read.site.records() == written.site.records());
   REQUIRE(read.wishes.keep == written.wishes.keep);
   REQUIRE(read.wishes.values == written.wishes.values);
@@ -47,15 +51,15 @@ TEST_CASE("the first task's notes arrive as they were written") {
   REQUIRE(read_behind_notes(file.get())->empty());
 }
 
-TEST_CASE("what is written behind the notes is apart from them") {
+TEST_CASE("task_notes_end_before_appended_data") {
   const auto file = notes_file();
   REQUIRE(some_notes().write(file.get()));
   REQUIRE(write_all(file.get(), std::string_view("end=\0", 5)));
   REQUIRE(*read_behind_notes(file.get()) == std::string("end=\0", 5));
-  REQUIRE(TaskNotes::read(file.get())->edits.of_hooks.size() == 2);
+  REQUIRE(TaskEntry::read(file.get())->edits.of_hooks.size() == 2);
 }
 
-TEST_CASE("notes that are cut off are refused") {
+TEST_CASE("task_notes_truncated_are_refused") {
   const auto whole = notes_file();
   REQUIRE(some_notes().write(whole.get()));
   const std::string bytes = *read_file(whole.get(), 1 << 20);
@@ -63,11 +67,11 @@ TEST_CASE("notes that are cut off are refused") {
        {std::size_t{0}, std::size_t{7}, std::size_t{8}, bytes.size() - 1}) {
     const auto cut = notes_file();
     REQUIRE(write_all(cut.get(), std::string_view(bytes).substr(0, size)));
-    REQUIRE_FALSE(TaskNotes::read(cut.get()));
+    REQUIRE_FALSE(TaskEntry::read(cut.get()));
   }
 }
 
-TEST_CASE("a step is known by job and step") {
-  REQUIRE(TaskNotes::step_of({{"SLURM_JOB_ID", "7"}, {"SLURM_STEP_ID", "1"}}) == "7.1");
-  REQUIRE(TaskNotes::step_of({}) == ".");
+TEST_CASE("task_notes_step_is_job_and_step_id") {
+  REQUIRE(TaskEntry::step_of({{"SLURM_JOB_ID", "7"}, {"SLURM_STEP_ID", "1"}}) == "7.1");
+  REQUIRE(TaskEntry::step_of({}) == ".");
 }

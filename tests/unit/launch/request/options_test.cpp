@@ -1,4 +1,4 @@
-#include "launch/request/options.hpp"
+#include "request/options.hpp"
 
 #include <unistd.h>
 
@@ -7,7 +7,7 @@
 #include <map>
 #include <set>
 
-#include "unit/test.hpp"
+#include "unit/catch2_compat.hpp"
 
 using namespace spc;
 
@@ -15,7 +15,7 @@ namespace {
 
 std::string told(const Result<void>& result) { return result ? "" : result.error().message(); }
 
-/// What they mean for a container of an image.
+/// Returns the resulting request for a container of an image.
 LaunchRequest meaning(const OptionTexts& texts) {
   OptionTexts with_image = texts;
   if (!texts.has("container-image")) REQUIRE(with_image.add("container-image=x").has_value());
@@ -30,7 +30,7 @@ std::vector<std::string> targets(const LaunchRequest& request) {
 
 }  // namespace
 
-TEST_CASE("both families of environment twins are read, ours first") {
+TEST_CASE("option_variables_of_both_families_are_read") {
   OptionTexts texts;
   CHECK(told(texts.add_twins({{"PYXIS_CONTAINER_IMAGE", "a"},
                               {"PYXIS_CONTAINER_MOUNTS", "/x"},
@@ -41,7 +41,7 @@ TEST_CASE("both families of environment twins are read, ours first") {
   CHECK(targets(request) == std::vector<std::string>{"/x"});
 }
 
-TEST_CASE("the command line beats the environment, whole option by whole option") {
+TEST_CASE("option_on_command_line_beats_environment") {
   OptionTexts texts;
   CHECK(told(texts.add("container-mounts=/cli")).empty());
   CHECK(told(texts.add("container-readonly")).empty());
@@ -52,7 +52,7 @@ TEST_CASE("the command line beats the environment, whole option by whole option"
   CHECK(request.writable == false);
 }
 
-TEST_CASE("READONLY=0 means writable, and the option that it is") {
+TEST_CASE("option_readonly_0_means_writable") {
   OptionTexts texts;
   CHECK(told(texts.add_twins({{"PYXIS_CONTAINER_READONLY", "0"}, {"SCONTAINER_WRITABLE", "1"}}))
             .empty());
@@ -61,7 +61,7 @@ TEST_CASE("READONLY=0 means writable, and the option that it is") {
   CHECK_FALSE(texts.has("container-readonly"));
 }
 
-TEST_CASE("a switch without an opposite can be turned off by its variable") {
+TEST_CASE("option_switch_is_turned_off_by_variable") {
   OptionTexts texts;
   CHECK(told(texts.add_twins({{"SCONTAINER_SLURM", "no"}})).empty());
   CHECK_FALSE(texts.has("container-slurm"));
@@ -69,14 +69,14 @@ TEST_CASE("a switch without an opposite can be turned off by its variable") {
   CHECK(meaning(texts).features.empty());
 }
 
-TEST_CASE("a bad boolean in the environment is named, not ignored") {
+TEST_CASE("option_bad_boolean_variable_is_reported") {
   OptionTexts texts;
   CHECK(told(texts.add_twins({{"SCONTAINER_MOUNT_HOME", "perhaps"}})) ==
         "SCONTAINER_MOUNT_HOME: --container-mount-home: \"perhaps\" is not a boolean (hint: 1, "
         "true, yes, 0, false or no)");
 }
 
-TEST_CASE("opposite switches are refused, the same one twice is not") {
+TEST_CASE("option_opposite_switches_are_refused") {
   OptionTexts texts;
   CHECK(told(texts.add("container-writable")).empty());
   CHECK(told(texts.add("container-writable")).empty());
@@ -89,9 +89,9 @@ TEST_CASE("opposite switches are refused, the same one twice is not") {
   }
 }
 
-TEST_CASE("every option with a value needs one, and those that are no lists have only one") {
+TEST_CASE("option_values_are_required_and_unique") {
   for (const ContainerOption& one : container_options()) {
-    if (one.argument == nullptr) continue;
+    if (one.has_argument() != 1) continue;
     OptionTexts texts;
     const std::string name = one.name;
     CHECK(told(texts.add(name)) == "--" + name + ": argument required");
@@ -99,26 +99,40 @@ TEST_CASE("every option with a value needs one, and those that are no lists have
     CHECK(told(texts.add(name + "=a")).empty());
     CHECK(told(texts.add(name + "=a")).empty());
     const bool is_list = name == "container-mounts" || name == "container-env" ||
-                         name == "container-unshare" || name == "container-device";
+                         name == "container-unshare" || name == "container-device" ||
+                         name == "container-unsetenv";
     CHECK(told(texts.add(name + "=b")) ==
           (is_list ? "" : "--" + name + " specified multiple times"));
   }
 }
 
-TEST_CASE("mounts accumulate, duplicates are dropped") {
+TEST_CASE("option_value_with_carriage_return_is_refused") {
+  OptionTexts texts;
+  const std::string why =
+      ": the value ends in a carriage return (hint: the script has Windows line ends: sed -i "
+      "'s/\\r$//' SCRIPT)";
+  for (const char* text : {"container-image=a:1\r", "container-mounts=/a:/b\r",
+                           "container-env=A \r", "container-writable=yes\r"}) {
+    const std::string name = text;
+    CHECK(told(texts.add(name)) == "--" + name.substr(0, name.find('=')) + why);
+  }
+  CHECK(told(texts.add("container-mounts=/a\rb:/c")).empty());
+}
+
+TEST_CASE("option_mounts_accumulate_without_duplicates") {
   OptionTexts texts;
   for (const std::string mount : {"/a", "/b", "/a", "/c,/b"})
     CHECK(told(texts.add("container-mounts=" + mount)).empty());
   CHECK(targets(meaning(texts)) == std::vector<std::string>{"/a", "/b", "/c"});
 }
 
-TEST_CASE("a container is not saved to a directory") {
+TEST_CASE("option_save_to_directory_is_refused") {
   OptionTexts texts;
   CHECK(told(texts.add("container-save=/home/alice/")) ==
         "--container-save: target is a directory");
 }
 
-TEST_CASE("a file of variables counts less than --container-env, and is read on the node alone") {
+TEST_CASE("option_env_file_yields_to_container_env") {
   const std::string path = "/tmp/options-test-" + std::to_string(::getpid());
   const auto read = [&](const std::string& text) {
     std::ofstream(path) << text;
@@ -151,15 +165,123 @@ TEST_CASE("a file of variables counts less than --container-env, and is read on 
             .starts_with("SCONTAINER_ENV_FILE: --container-env-file: open \"" + path + "\": "));
 }
 
-TEST_CASE("the rows that root looks for are where it looks") {
+TEST_CASE("option_variable_misspelt_gets_its_name") {
+  const auto meant = [](const char* variable) {
+    const char* const environment[] = {"PATH=/bin", variable, nullptr};
+    const auto lines = misspelt_variables(environment);
+    if (lines.empty()) return std::string();
+    const auto begin = lines[0].find("did you mean ") + 13;
+    return lines[0].substr(begin, lines[0].find('?') - begin);
+  };
+  const char* const environment[] = {"SCONTAINER_IMGE=x", "SCONTAINER_MOUNTS=/a", nullptr};
+  CHECK(misspelt_variables(environment) ==
+        std::vector<std::string>{"the variable SCONTAINER_IMGE has no effect (hint: did you mean "
+                                 "SCONTAINER_IMAGE?)"});
+  CHECK(meant("SCONTAINER_MOUNT=") == "SCONTAINER_MOUNTS");
+  CHECK(meant("SCONTAINER_WORK_DIR=") == "SCONTAINER_WORKDIR");
+  CHECK(meant("PYXIS_CONTAINER_IMAGES=") == "PYXIS_CONTAINER_IMAGE");
+  CHECK(meant("PYXIS_IMAGE=") == "PYXIS_CONTAINER_IMAGE");
+  CHECK(meant("SPANK_CONTAINER_IMAGE=") == "SCONTAINER_IMAGE");
+  CHECK(meant("SBATCH_CONTAINER_IMAGE=") == "SCONTAINER_IMAGE");
+  CHECK(meant("SRUN_CONTAINER_MOUTNS=") == "SCONTAINER_MOUNTS");
+  CHECK(meant("SCONTAINER_CONTAINER_IMAGE=") == "SCONTAINER_IMAGE");
+  CHECK(meant("SCONTANER_IMAGE=") == "SCONTAINER_IMAGE");
+  CHECK(meant("scontainer_image=") == "SCONTAINER_IMAGE");
+  for (const char* other : {"SCONTAINER_IMAGE=",
+                            "SCONTAINER_NAME=",
+                            "SCONTAINER_ENV=",
+                            "PYXIS_CONTAINER_MOUNTS=",
+                            "SCONTAINER_IMAGE_NAME=",
+                            "SCONTAINER_IMAGE_DIGEST=",
+                            "SCONTAINER_CONTAINER_NAME=",
+                            "SCONTAINER_DIGEST=",
+                            "PYXIS_RUNTIME_PATH=",
+                            "SLURM_CONTAINER=",
+                            "SBATCH_CONTAINER_ID=",
+                            "SLURM_CONTAINER_ID=",
+                            "CONTAINER_IMAGE=",
+                            "SLURM_SPANK_SCONTAINER_SINCE=",
+                            "SHELL=",
+                            "SPANK_CONTAINER_STARTED_BY_ENROOT=",
+                            "SSH_CLIENT=",
+                            "SINGULARITY_IMAGE=",
+                            "S=",
+                            "PWD=",
+                            "SCONTAINER_OUR_OWN=",
+                            "SLURM_SPANK__SLURM_SPANK_OPTION_spank_container_container_image="}) {
+    INFO(other);
+    CHECK(meant(other).empty());
+  }
+  for (const ContainerOption& option : container_options()) {
+    if (option.twin != nullptr)
+      CHECK(meant(("SCONTAINER_" + std::string(option.twin)).c_str()).empty());
+  }
+}
+
+TEST_CASE("option_paths_share_one_reading") {
+  const UserPaths paths{
+      .home = "/home/alice", .here = "/srv/dir", .variables = UserPaths::Variables::slurm};
+  const auto read = [&](const std::string& option) {
+    OptionTexts texts;
+    CHECK(told(texts.add("container-image=x")).empty());
+    CHECK(told(texts.add(option)).empty());
+    return texts.parse(ReadAt::submission, paths);
+  };
+  CHECK(read("container-save=~/x.sqsh")->save == "/home/alice/x.sqsh");
+  CHECK(read("container-save=oci-layer:~/x.tar")->save == "oci-layer:/home/alice/x.tar");
+  CHECK(read("container-save=x.sqsh")->save == "x.sqsh");
+  CHECK(read("container-workdir=~")->workdir == "/home/alice");
+  CHECK(read("container-workdir=./sub/")->workdir == "/srv/dir/sub");
+  CHECK(read("container-workdir=..")->workdir == "/srv");
+  CHECK(read("container-workdir=/opt")->workdir == "/opt");
+  CHECK(read("container-security=seccomp=~/p.json")->seccomp == "/home/alice/p.json");
+  CHECK(read("container-mounts=~/data")->mounts[0].target == "/home/alice/data");
+  for (const std::string option :
+       {"save=$HOME/x.sqsh", "workdir=/scratch/$USER", "env-file=${HOME}/env", "name=$USER-dev",
+        "security=seccomp=$HOME/p", "mounts=$HOME/x", "tmpfs-size=$SIZE",
+        "save=./x-$(date).sqsh"}) {
+    INFO(option);
+    const auto refused = read("container-" + option);
+    REQUIRE(!refused);
+    CHECK(refused.error().message().starts_with("--container-" +
+                                                option.substr(0, option.find('=')) + ": "));
+    CHECK(refused.error().message().find("Slurm expands no variables in #SBATCH lines: write ") !=
+          std::string::npos);
+  }
+  for (const std::string option : {"save=~bob/x.sqsh", "workdir=~bob", "env-file=~bob/env"})
+    CHECK(read("container-" + option).error().message().find("only ~/ (the user's own home") !=
+          std::string::npos);
+  CHECK(read("container-env=A=$HOME")->environment.values.at("A") == "$HOME");
+}
+
+TEST_CASE("option_image_in_the_home_is_absolute") {
+  const auto read = [](const std::string& image) {
+    OptionTexts texts;
+    REQUIRE(told(texts.add("container-image=" + image)).empty());
+    auto request =
+        texts.parse(ReadAt::submission,
+                    {.home = "/home/alice", .here = {}, .variables = UserPaths::Variables::slurm});
+    return request ? request->image : request.error().message();
+  };
+  CHECK(read("~/x.sqsh") == "/home/alice/x.sqsh");
+  CHECK(read("oci-archive:~/x.tar:1") == "oci-archive:/home/alice/x.tar:1");
+  CHECK(read("./x.sqsh") == "./x.sqsh");
+  CHECK(read("~").find("is the home directory, not an image") != std::string::npos);
+  CHECK(read("~bob/x").find("use the absolute path") != std::string::npos);
+  CHECK(read("$HOME/x.sqsh").starts_with("--container-image: \"$HOME/x.sqsh\": \"$HOME\" is not"));
+  CHECK(read("registry:5000/$NAME:1").find("\"$NAME\" is not expanded") != std::string::npos);
+  CHECK(read("https://host/x.sif?a=$b") == "https://host/x.sif?a=$b");
+}
+
+TEST_CASE("option_rows_for_root_are_first") {
   CHECK(container_options()[0].name == std::string("container-image"));
   CHECK(container_options()[1].name == std::string("container-name"));
 }
 
-TEST_CASE("a row is whole: an opposite has it as its own, a switch has no argument") {
+TEST_CASE("option_rows_are_consistent") {
   for (const ContainerOption& one : container_options()) {
     INFO(one.name);
-    CHECK(one.is_switch() == (one.argument == nullptr));
+    CHECK(one.is_switch() == (one.has_argument() != 1));
     if (one.opposite == nullptr) continue;
     REQUIRE(find_option(one.opposite) != nullptr);
     CHECK(find_option(one.opposite)->opposite == std::string(one.name));
@@ -167,28 +289,22 @@ TEST_CASE("a row is whole: an opposite has it as its own, a switch has no argume
   }
 }
 
-TEST_CASE("every option that can be off is recognised when it is used") {
+TEST_CASE("option_features_are_recognised_when_used") {
   std::set<std::string> used;
   const auto use = [&](const ContainerOption& option, const std::string& value) {
     OptionTexts texts;
     REQUIRE(told(texts.add(option, value)).empty());
     for (const std::string& feature : meaning(texts).features) used.insert(feature);
   };
-  const std::map<std::string, std::string> values{{"container-image", "x"},
-                                                  {"container-name", "x"},
-                                                  {"container-mounts", "/x"},
-                                                  {"container-workdir", "x"},
-                                                  {"container-env", "X"},
-                                                  {"container-device", "a.b/c=d"},
-                                                  {"container-pull", "never"},
-                                                  {"container-platform", "a/b"},
-                                                  {"container-save", "x"},
-                                                  {"container-unshare", "net"},
-                                                  {"container-tmpfs-size", "10%"},
-                                                  {"container-mpi", "host"},
-                                                  {"container-batch", "script"},
-                                                  {"container-env-file", "x"},
-                                                  {"container-security", "seccomp=default"}};
+  const std::map<std::string, std::string> values{
+      {"container-image", "x"},        {"container-name", "x"},
+      {"container-mounts", "/x"},      {"container-workdir", "x"},
+      {"container-env", "X"},          {"container-unsetenv", "X"},
+      {"container-device", "a.b/c=d"}, {"container-pull", "never"},
+      {"container-platform", "a/b"},   {"container-save", "x"},
+      {"container-unshare", "net"},    {"container-tmpfs-size", "10%"},
+      {"container-mpi", "host"},       {"container-batch", "script"},
+      {"container-env-file", "x"},     {"container-security", "seccomp=default"}};
   for (const ContainerOption& option : container_options())
     use(option, option.is_switch() ? "" : values.at(option.name));
   const auto names = feature_names();

@@ -1,7 +1,7 @@
-#include "launch/request/save_path.hpp"
-#include "image/export/tar_member.hpp"
-#include "image/export/write_image.hpp"
-#include "unit/test.hpp"
+#include "export/archive.hpp"
+#include "export/write_image.hpp"
+#include "request/container_name.hpp"
+#include "unit/catch2_compat.hpp"
 
 using namespace spc;
 
@@ -24,7 +24,8 @@ std::string save_path_refusal(const std::string& path) {
 
 }  // namespace
 
-TEST_CASE("row 16: a save path that can only be a directory is refused") {
+// outcome 16 refused: save path of every wrong form
+TEST_CASE("save_path_of_directory_is_refused") {
   for (const char* path :
        {"/home/ann/", "/", "./", ".", "..", "a/.", "a/..", "oci-archive:", "oci-archive:a/"}) {
     CAPTURE(path);
@@ -35,7 +36,7 @@ TEST_CASE("row 16: a save path that can only be a directory is refused") {
     CHECK(save_path_refusal(path) == "accepted");
 }
 
-TEST_CASE("only the first node writes a file whose name does not tell the nodes apart") {
+TEST_CASE("save_path_equal_on_all_nodes_is_written_by_first") {
   CHECK(here("/a/x.sqsh") == "/a/x.sqsh");
   CHECK(here("/a/x.sqsh", "1") == "(another node)");
   CHECK(here("/a/%j.sqsh", "1") == "(another node)");
@@ -44,7 +45,7 @@ TEST_CASE("only the first node writes a file whose name does not tell the nodes 
   CHECK(here("/a/%4n.sqsh", "12") == "/a/0012.sqsh");
 }
 
-TEST_CASE("patterns in a save path are those of Slurm's file names") {
+TEST_CASE("save_path_patterns_follow_slurm") {
   CHECK(here("%j-%J-%s-%u-%A") == "42-42.3-3-ann-42");
   CHECK(here("%6j.%1j") == "000042.42");
   CHECK(here("%%j 100% %z %") == "%j 100% %z %");
@@ -54,7 +55,7 @@ TEST_CASE("patterns in a save path are those of Slurm's file names") {
   CHECK(save_path_here("%J", batch) == "42.batch");
 }
 
-TEST_CASE("an OCI archive is asked for by prefix or by suffix") {
+TEST_CASE("save_path_prefix_or_suffix_selects_oci_archive") {
   CHECK(parse_image_target("oci-archive:x").form == ImageForm::oci_archive);
   CHECK(parse_image_target("oci-archive:x").path == "x");
   CHECK(parse_image_target("x.tar").form == ImageForm::oci_archive);
@@ -62,7 +63,7 @@ TEST_CASE("an OCI archive is asked for by prefix or by suffix") {
   CHECK(parse_image_target("tar").form == ImageForm::squashfs);
 }
 
-TEST_CASE("a tar header says the size of a file of any size") {
+TEST_CASE("tar_header_holds_any_file_size") {
   const std::string small = tar_header("blobs/sha256/x", 5);
   CHECK(small.size() == kTarHeaderBytes);
   CHECK(small.substr(124, 11) == "00000000005");

@@ -1,5 +1,5 @@
-#include "launch/site/enroot_text.hpp"
-#include "unit/test.hpp"
+#include "launch/site/enroot_compat.hpp"
+#include "unit/catch2_compat.hpp"
 
 using namespace spc;
 
@@ -8,7 +8,8 @@ namespace {
 const Variables kVariables{
     {"HOME", "/home/alice"}, {"SLURM_JOB_ID", "12"}, {"EMPTY", ""}, {"SPACE", "a b"}};
 
-/// The mounts in the grammar of --container-mounts, one a line; what cannot be mounted with a `!`.
+/// Returns the mounts in the grammar of --container-mounts, one per line. Invalid ones begin with
+/// `!`.
 std::string mounts(std::string_view text) {
   std::string shown;
   for (const auto& mount : parse_enroot_fstab(text, kVariables)) {
@@ -20,7 +21,7 @@ std::string mounts(std::string_view text) {
 
 }  // namespace
 
-TEST_CASE("variables are replaced in enroot's files, unset ones by nothing") {
+TEST_CASE("enroot_text_variables_are_expanded") {
   CHECK(with_variables("${HOME}/x", kVariables) == "/home/alice/x");
   CHECK(with_variables("a${NOT_SET}b${EMPTY}c", kVariables) == "abc");
   CHECK(with_variables("$HOME ${HOME", kVariables) == "$HOME ${HOME");
@@ -28,7 +29,7 @@ TEST_CASE("variables are replaced in enroot's files, unset ones by nothing") {
   CHECK(with_variables("${SLURM_JOB_ID}${SLURM_JOB_ID}", kVariables) == "1212");
 }
 
-TEST_CASE("an environ.d file is assignments; the rest counts for nothing") {
+TEST_CASE("enroot_environ_file_gives_assignments") {
   const auto found = parse_environ(
       "# comment\n\nTERM=xterm\nA=${HOME}/x\nB=\"quoted "
       "${SPACE}\"\nC='single'\nENROOT_ROOTFS=x\nno "
@@ -39,7 +40,7 @@ TEST_CASE("an environ.d file is assignments; the rest counts for nothing") {
   CHECK(found == expected);
 }
 
-TEST_CASE("enroot.conf: plain values count, those for a shell are named") {
+TEST_CASE("enroot_conf_plain_values_count_others_are_reported") {
   const auto conf = parse_enroot_conf(
       "#ENROOT_REMAP_ROOT yes\nENROOT_ROOTFS_WRITABLE   yes\n  ENROOT_CONFIG_PATH "
       "${HOME}/.enroot\nENROOT_DATA_PATH /tmp/$(id "
@@ -56,14 +57,14 @@ TEST_CASE("enroot.conf: plain values count, those for a shell are named") {
         std::vector<std::string>{"ENROOT_DATA_PATH", "ENROOT_TEMP_PATH", "ENROOT_X"});
 }
 
-TEST_CASE("fstab: fields that are missing are guessed") {
+TEST_CASE("enroot_fstab_missing_fields_are_guessed") {
   CHECK(mounts("/a") == "1 /a:/a\n");
   CHECK(mounts("/a /b") == "1 /a:/b\n");
   CHECK(mounts("tmpfs /t") == "1 tmpfs:/t\n");
   CHECK(mounts("# comment\n\n  /a\t/b  none") == "3 /a:/b\n");
 }
 
-TEST_CASE("fstab: options become flags") {
+TEST_CASE("enroot_fstab_options_become_flags") {
   CHECK(mounts("/a /b none x-create=dir,bind,ro,nosuid,noexec,nofail 0 -1") ==
         "1 /a:/b:x-create=dir+bind+ro+nosuid+noexec+nofail\n");
   CHECK(mounts("/a /b none rbind,rw") == "1 /a:/b:rw\n");
@@ -72,7 +73,7 @@ TEST_CASE("fstab: options become flags") {
   CHECK(mounts("/x /opt/x none x-detach,nofail") == "1 umount:/opt/x:nofail\n");
 }
 
-TEST_CASE("fstab: escapes, variables and what the grammar of mounts needs escaped") {
+TEST_CASE("enroot_fstab_escapes_and_variables_are_converted") {
   CHECK(mounts("/a\\040b /c\\054d") == "1 /a\\ b:/c\\,d\n");
   CHECK(mounts("${HOME}/.cache ${HOME}/.cache none bind") ==
         "1 /home/alice/.cache:/home/alice/.cache:bind\n");
@@ -80,7 +81,7 @@ TEST_CASE("fstab: escapes, variables and what the grammar of mounts needs escape
   CHECK(mounts("${NOT_SET} /x none bind") == "1 ! the target is not an absolute path\n");
 }
 
-TEST_CASE("fstab: what every container has is left out") {
+TEST_CASE("enroot_fstab_default_mounts_are_skipped") {
   CHECK(mounts("/proc /proc none x-create=dir,rbind,nosuid,noexec,nodev 0 -1\n/sys /sys none "
                "rbind\n/dev /dev none rbind\n"
                "tmpfs /tmp tmpfs x-create=dir,mode=1777 0 -1\n/dev/shm /dev/shm none "
@@ -91,7 +92,7 @@ TEST_CASE("fstab: what every container has is left out") {
   CHECK(mounts("/proc /host/proc none bind") == "1 /proc:/host/proc:bind\n");
 }
 
-TEST_CASE("fstab: other file systems are named") {
+TEST_CASE("enroot_fstab_other_file_systems_are_reported") {
   CHECK(mounts("server:/x /x nfs defaults") ==
         "1 ! file systems of type \"nfs\" are not supported\n");
   CHECK(mounts("overlay /x overlay lowerdir=/a") ==

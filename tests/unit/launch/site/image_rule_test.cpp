@@ -1,13 +1,12 @@
-// Who may use which images: the texts of `allowed_images`.
+// Permission to use images: the rules of `allowed_images`.
 
-#include "launch/policy/image_rule.hpp"
+#include "config/config.hpp"
 
-#include "launch/policy/key_checks.hpp"
-#include "unit/test.hpp"
+#include "unit/catch2_compat.hpp"
 
 using namespace spc;
 
-TEST_CASE("a rule is a pattern and conditions") {
+TEST_CASE("image_rule_has_pattern_and_conditions") {
   const auto rule = ImageRule::parse("nvcr.io/nvidia/*  group=ai,100 partition=gpu user=ann");
   REQUIRE(rule);
   CHECK(*rule == ImageRule{"nvcr.io/nvidia/*", {"ann"}, {"ai", "100"}, {"gpu"}});
@@ -17,12 +16,12 @@ TEST_CASE("a rule is a pattern and conditions") {
   CHECK_FALSE(rule->fits("nvcr.io.example.org/nvidia/pytorch"));
 }
 
-TEST_CASE("what is no rule is refused where the configuration is read") {
+TEST_CASE("image_rule_invalid_is_refused") {
   for (const char* text : {"", " ", "user=ann", "x user", "x user=", "x user=ann,", "x owner=ann",
                            "x y", "x\nuser=ann"}) {
     CAPTURE(text);
-    CHECK_FALSE(key::is_image_rule(text));
+    CHECK_FALSE(key::kImageRule.check(text));
   }
   for (const char* text : {"*", "docker.io/library/*", "x user=1000"})
-    CHECK(key::is_image_rule(text));
+    CHECK(key::kImageRule.check(text));
 }

@@ -5,13 +5,11 @@
 #include <filesystem>
 
 #include "base/unique_fd.hpp"
-#include "launch/inside/start_record.hpp"
-#include "launch/policy/submit_rules.hpp"
-#include "launch/site/policy_rules.hpp"
-#include "launch/site/site_mounts.hpp"
+#include "config/config.hpp"
 #include "launch/site/site_request.hpp"
+#include "launch/task/task_notes.hpp"
 #include "protocol/task.hpp"
-#include "unit/test.hpp"
+#include "unit/catch2_compat.hpp"
 
 using namespace spc;
 
@@ -29,7 +27,7 @@ std::string message_of(const Result<void>& done) {
 
 }  // namespace
 
-TEST_CASE("a path lies below a directory by whole components") {
+TEST_CASE("path_is_below_directory_by_components") {
   CHECK(lies_below("/images/a", "/images"));
   CHECK(lies_below("/images/a", "/images/"));
   CHECK(lies_below("/images", "/images"));
@@ -40,7 +38,7 @@ TEST_CASE("a path lies below a directory by whole components") {
   CHECK_FALSE(lies_below("/home/images/a", "/images"));
 }
 
-TEST_CASE("where an image lies is where its file really is") {
+TEST_CASE("image_path_is_resolved_before_rules") {
   char directory[] = "/tmp/spc-rules-XXXXXX";
   REQUIRE(::mkdtemp(directory) != nullptr);
   const std::string base = directory;
@@ -78,7 +76,7 @@ TEST_CASE("where an image lies is where its file really is") {
   std::filesystem::remove_all(base);
 }
 
-TEST_CASE("an option that is off is refused by name") {
+TEST_CASE("option_disabled_by_site_is_refused") {
   const SitePolicy site =
       site_with({{"features_off", "container-save"}, {"features_off", "container-name"}});
   CHECK(message_of(check_features({"container-mounts"}, site.features_off)) == "accepted");
@@ -88,7 +86,7 @@ TEST_CASE("an option that is off is refused by name") {
         "config.toml)");
 }
 
-TEST_CASE("the site's mounts come before the user's, its defaults where he says nothing") {
+TEST_CASE("site_mounts_precede_user_mounts") {
   const SitePolicy site = site_with(
       {{"mounts", "/site:/s:ro"},
        {"enroot_mounts", "/etc/enroot/mounts.d/a.fstab, line 2\t/e:/e"},
@@ -117,7 +115,7 @@ TEST_CASE("the site's mounts come before the user's, its defaults where he says 
   CHECK(fitted.mounts.size() == 3);
 }
 
-TEST_CASE("a mount of the site that makes no sense is told with its file") {
+TEST_CASE("site_mount_invalid_is_reported_with_file") {
   CHECK(site_mounts(site_with({{"mounts", "/a:/b:rp"}}), UsersMounts::yes)
             .error()
             .message()
@@ -128,7 +126,7 @@ TEST_CASE("a mount of the site that makes no sense is told with its file") {
             .starts_with("/x.fstab, line 3: \"/a:/b:rp\": "));
 }
 
-TEST_CASE("the line about a start is one line whatever the texts are") {
+TEST_CASE("log_line_of_start_is_one_line") {
   ContainerSpec spec;
   UserIdentity user;
   user.uid = 7;
@@ -150,7 +148,7 @@ TEST_CASE("the line about a start is one line whatever the texts are") {
         "pull job=12 step=0 node=n\\n1 image=\"a\\nb\\\"\" digest=x\\nforged");
 }
 
-TEST_CASE("a task knows the image that it runs in and no other") {
+TEST_CASE("task_environment_names_its_image") {
   ContainerSpec spec;
   spec.environment["SCONTAINER_IMAGE_DIGEST"] = {"of another", Origin::job};
   tell_image("./x.sqsh", spec);

@@ -1,15 +1,15 @@
-#include "launch/site/tag_memory.hpp"
+#include "launch/site/submit.hpp"
 
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <string>
 
-#include "unit/test.hpp"
+#include "unit/catch2_compat.hpp"
 
 using namespace spc;
 
-TEST_CASE("what is remembered of a tag is read as it was written") {
+TEST_CASE("tag_memory_entry_survives_serialization") {
   const RememberedTag tag{.asked_at = 17, .tag_ttl = 1, .job_ttl = 60, .answer = "r/a:t@sha256:0"};
   const auto back = RememberedTag::parse(tag.str());
   REQUIRE(back);
@@ -25,7 +25,7 @@ TEST_CASE("what is remembered of a tag is read as it was written") {
   }
 }
 
-TEST_CASE("of many tags the latest are remembered, each until its time") {
+TEST_CASE("tag_memory_keeps_latest_until_expiry") {
   TagMemory memory;
   for (int i = 0; i < 100; ++i) {
     memory.add("r/a:" + std::to_string(i),
@@ -44,12 +44,12 @@ TEST_CASE("of many tags the latest are remembered, each until its time") {
   memory.add("r/a:99", {.asked_at = 107, .tag_ttl = 0, .job_ttl = 0, .answer = {}}, 150, 300);
   REQUIRE(memory.find("r/a:99", 150));
   CHECK(memory.find("r/a:99", 150)->answer.empty());
-  CHECK_FALSE(memory.find("r/a:50", 0));  // its time was over
+  CHECK_FALSE(memory.find("r/a:50", 0));  // it had expired
   memory.add("r/a b", {}, 0, 1);
   CHECK_FALSE(memory.find("r/a b", 0));
 }
 
-TEST_CASE("of two answers the one counts that was asked for later, whichever came first") {
+TEST_CASE("tag_memory_later_question_wins") {
   TagMemory memory;
   memory.add("r/a:t", {.asked_at = 20, .tag_ttl = 0, .job_ttl = 60, .answer = "later"}, 20, 80);
   memory.add("r/a:t", {.asked_at = 10, .tag_ttl = 0, .job_ttl = 60, .answer = "earlier"}, 21, 81);
@@ -58,7 +58,7 @@ TEST_CASE("of two answers the one counts that was asked for later, whichever cam
   CHECK(memory.find("r/a:t", 24)->answer == "again");
 }
 
-TEST_CASE("several sruns at once lose nothing of what the others were told") {
+TEST_CASE("tag_memory_is_safe_for_concurrent_sruns") {
   constexpr int kSruns = 4, kTags = 10, kSeconds = 20;
   const RememberedTag tag{.asked_at = 1, .tag_ttl = 0, .job_ttl = 60, .answer = "r/a@sha256:0"};
   const std::string begin = "tags-test-" + std::to_string(::getpid()) + "/";
@@ -76,5 +76,5 @@ TEST_CASE("several sruns at once lose nothing of what the others were told") {
     for (int i = 0; i < kTags; ++i)
       found += remembered_tag(begin + std::to_string(srun) + ":" + std::to_string(i)) ? 1 : 0;
   }
-  CHECK(found >= kSruns * kTags - 2);  // on a busy machine one may have waited for too long
+  CHECK(found >= kSruns * kTags - 2);  // on a busy machine one may have waited too long
 }

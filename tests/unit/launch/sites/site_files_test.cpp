@@ -1,6 +1,6 @@
-// The configurations in packaging/examples/sites, each on a fake node as such a site has them, with
-// some fake images: what --container-explain says of hooks, mounts and variables. With
-// SPC_WRITE_GOLDEN set the pages are written anew.
+// The configurations in packaging/examples/sites, each on a fake node of such a site with some fake
+// images. Compares the output of --container-explain about hooks, mounts and variables. With
+// SPC_WRITE_GOLDEN set, the golden files are rewritten.
 
 #include <sys/resource.h>
 #include <algorithm>
@@ -9,9 +9,9 @@
 #include <fstream>
 #include <sstream>
 
-#include "hook_engine/step_hook.hpp"
-#include "image/config/config.hpp"
-#include "launch/hooks/task_hooks.hpp"
+#include "config/config.hpp"
+#include "hook_engine/step_hooks.hpp"
+#include "launch/hooks/hook_edits.hpp"
 #include "launch/spec/container_spec.hpp"
 #include "unit/hooks/fabric/fabric_node.hpp"
 #include "unit/hooks/image_root.hpp"
@@ -24,7 +24,7 @@ struct SilentLog : Log {
   void write(LogLevel, std::string_view) noexcept override {}
 };
 
-/// What a step of two nodes with four tasks on each is started with.
+/// The environment of a step of two nodes with four tasks on each.
 struct FakeStep {
   std::string name, mpi, slurm_mpi;
   std::map<std::string, std::string> job;
@@ -91,10 +91,10 @@ class SiteOnNode {
     }
     context.host_root = node.root.string();
     SilentLog log;
-    auto hooks = StepHooks::find_in("/nowhere", context, log);
+    auto hooks = StepHooks::find_in("/nowhere", std::move(context), log);
     REQUIRE(hooks);
     page_ += "== " + title + ": " + step.name + "\n";
-    auto outcomes = hooks->prepare(context);
+    auto edits = hooks->prepare();
     ContainerSpec spec;
     spec.settings.environment = image.environment;
     spec.user = {.uid = 1000,
@@ -103,24 +103,23 @@ class SiteOnNode {
                  .home = "/home/user",
                  .shell = "/bin/sh",
                  .group_entries = {}};
-    context.open_in_image = root.context().open_in_image;
+    HookContext& known = hooks->context();
+    known.open_in_image = root.context().open_in_image;
     for (const std::string& variable : image.environment)
-      context.image[variable.substr(0, variable.find('='))] =
-          variable.substr(variable.find('=') + 1);
-    const auto created =
-        outcomes ? hooks->create(context, *outcomes) : Result<void>(outcomes.error());
+      known.image[variable.substr(0, variable.find('='))] = variable.substr(variable.find('=') + 1);
+    const auto created = edits ? hooks->create(*edits) : Result<void>(edits.error());
     if (!created) {
       page_ += "refused: " + created.error().message() + "\n\n";
       return;
     }
     decide(spec, request, site_, job);
-    for (const auto& outcome : *outcomes) add(outcome, spec);
-    for (const auto& [name, variable] : spec.environment)
-      context.environment[name] = variable.value;
-    auto tasks = hooks->task(context);
+    for (const auto& of_hook : edits->of_hooks) add(of_hook, spec);
+    for (const auto& [name, variable] : spec.environment) known.environment[name] = variable.value;
+    auto tasks = hooks->task();
     REQUIRE(tasks);
-    for (const auto& outcome : *tasks) add(outcome, spec);
-    for (const std::string& line : explain(spec, request)) {
+    for (const auto& of_hook : tasks->of_hooks) add(of_hook, spec);
+    request.explain = ExplainForm::all;
+    for (const std::string& line : explain(spec, request, site_, job)) {
       constexpr std::string_view kOfJob[] = {"(job)",    "(login)", "(user)", "(slurm)",
                                              "(launch)", "(mpi)",   "(gpu)"};
       const bool of_job = std::ranges::any_of(
@@ -137,7 +136,7 @@ class SiteOnNode {
     rlimit limit{};
     return ::getrlimit(RLIMIT_MEMLOCK, &limit) == 0 && limit.rlim_max >= rlim_t{1} << 30;
   }
-  /// Limits are those of the machine that tests.
+  /// Removes limits, which depend on the test machine.
   static std::string without_limit(const std::string& line) {
     const auto at = line.find("; locked memory: ");
     return at == std::string::npos ? line : line.substr(0, at);
@@ -174,7 +173,7 @@ class SiteOnNode {
     return job;
   }
 
-  void add(const StepHooks::Outcome& outcome, ContainerSpec& spec) {
+  void add(const HookEdits::OfHook& outcome, ContainerSpec& spec) {
     const Edits& edits = outcome.edits;
     for (const std::string& note : edits.notes) spec.hooks.emplace_back(outcome.hook, note);
     for (const std::string& warning : but_for_limits(edits.warnings))
@@ -183,9 +182,10 @@ class SiteOnNode {
       spec.hooks.emplace_back(outcome.hook, denied + " cannot be opened");
     for (const MountEdit& mount : edits.mounts) {
       if (!mount.target.empty())
-        spec.mounts.push_back({mount.source, mount.target,
-                               mount.read_only ? std::uint32_t{TaskMessage::source_read_only} : 0,
-                               outcome.hook});
+        spec.mounts.push_back({.source = mount.source,
+                               .target = mount.target,
+                               .flags = mount.read_only ? "ro" : "rw",
+                               .asked_by = outcome.hook});
     }
     for (const std::string& name : edits.environment.unset) spec.environment.erase(name);
     for (const auto& [name, value] : edits.environment.set)
@@ -202,14 +202,14 @@ class SiteOnNode {
   SitePolicy site_;
 };
 
-/// A provider that needs the libibverbs of its release.
+/// Returns a provider that needs the libibverbs of its release.
 MadeElf of_release_50(const std::string& soname) {
   return {.soname = soname,
           .needed = {"libibverbs.so.1"},
           .version_needs = {{"libibverbs.so.1", {"IBVERBS_PRIVATE_50"}}}};
 }
 
-/// NGC's: HPC-X, rdma-core and NCCL of Ubuntu 24.04.
+/// Returns an NGC image: HPC-X, rdma-core and NCCL of Ubuntu 24.04.
 FakeImage ngc_image() {
   return {
       .glibc = "2.39",
@@ -229,7 +229,7 @@ FakeImage ngc_image() {
                       "LD_LIBRARY_PATH=/opt/hpcx/ompi/lib:/usr/local/nvidia/lib"}};
 }
 
-FakeImage old_image() {  // Debian 11 with NCCL and nothing for a fabric
+FakeImage old_image() {  // Debian 11 with NCCL and no fabric libraries
   return {.glibc = "2.31",
           .libraries = {{kLibraries, {.soname = "libnccl.so.2"}}},
           .files = {},
@@ -238,7 +238,7 @@ FakeImage old_image() {  // Debian 11 with NCCL and nothing for a fabric
 
 const FakeStep kNcclStep{"eight tasks with NCCL on two nodes", "", "none", {}};
 
-/// A file of the examples at a place of the fake node.
+/// Puts a file of the examples at a path of the fake node.
 void put_example(const FabricNode& node, const std::string& name, const std::string& place) {
   std::ostringstream text;
   text << std::ifstream(std::string(SPC_SITES) + "/" + name).rdbuf();
@@ -247,7 +247,7 @@ void put_example(const FabricNode& node, const std::string& name, const std::str
 
 }  // namespace
 
-TEST_CASE("site file: Cray EX on a fake node with Slingshot") {
+TEST_CASE("site_file_cray_ex_on_fake_slingshot_node") {
   SiteOnNode site("cray-ex");
   for (const char* name : {"cxi0", "cxi1"}) {
     site.node.write(std::string("/sys/class/cxi/") + name + "/properties");
@@ -311,7 +311,7 @@ TEST_CASE("site file: Cray EX on a fake node with Slingshot") {
               {"site.example/aws-ofi-nccl=cuda13"}});
 }
 
-TEST_CASE("site file: AWS on a fake node with EFA") {
+TEST_CASE("site_file_aws_on_fake_efa_node") {
   SiteOnNode site("aws-efa");
   site.node.add_adapter("rdmap16s27", "efa", "0000:10:1b.0", 0);
   MadeElf verbs = needing("libibverbs.so.1", "2.34", {"libnl-3.so.200", "libnl-route-3.so.200"});
@@ -339,7 +339,7 @@ TEST_CASE("site file: AWS on a fake node with EFA") {
   site.start("Debian 11 with NCCL", old_image(), kNcclStep);
 }
 
-TEST_CASE("site file: Omni-Path on a fake node with hfi1") {
+TEST_CASE("site_file_omni_path_on_fake_hfi1_node") {
   SiteOnNode site("omni-path");
   site.node.add_adapter("hfi1_0", "hfi1", "0000:5e:00.0", 0);
   site.node.write("/dev/hfi1_0");
@@ -368,7 +368,7 @@ TEST_CASE("site file: Omni-Path on a fake node with hfi1") {
   site.start("Debian 11 with NCCL", old_image(), pmix);
 }
 
-TEST_CASE("site file: SuperPOD on a fake node with InfiniBand") {
+TEST_CASE("site_file_superpod_on_fake_infiniband_node") {
   SiteOnNode site("superpod");
   for (int i = 0; i < 12; ++i)
     site.node.add_adapter("mlx5_" + std::to_string(i), "mlx5_core",

@@ -1,18 +1,19 @@
-// EROFS images of the form that our writer has, and what of them it leaves open.
+// EROFS images in the writer's form, and the variations that it allows.
 
 #include <array>
 
+#include "unit/catch2_compat.hpp"
 #include "unit/image/samples/erofs_image.hpp"
 #include "unit/image/samples/layer_tar.hpp"
 #include "unit/image/samples/verify_parts.hpp"
-#include "unit/test.hpp"
 
 using namespace spc;
 using namespace spc::test;
 
 namespace {
 
-/// Without attributes a directory of this many bytes in entries besides `.` and `..`.
+/// Returns a tree whose directory has this number of bytes in entries, besides `.` and `..`, and no
+/// attributes.
 ErofsTree with_directory_of(std::size_t size) {
   ErofsTree tree;
   tree.directory("d");
@@ -30,18 +31,18 @@ ErofsTree with_directory_of(std::size_t size) {
 
 }  // namespace
 
-TEST_CASE("an EROFS image with something of everything is accepted") {
+TEST_CASE("verify_erofs_sample_of_everything_is_accepted") {
   CHECK(refusal(erofs_sample().image().bytes).empty());
   CHECK(refusal(erofs_sample(false).image().bytes).empty());
 }
 
-TEST_CASE("an EROFS image without compressed files needs no settings for them") {
+TEST_CASE("verify_erofs_without_compression_needs_no_settings") {
   ErofsTree tree;
   tree.file("a", "b");
   CHECK(refusal(tree.image({.is_compressed = false}).bytes).empty());
 }
 
-TEST_CASE("an EROFS image of one empty directory is accepted, with a block that is unused") {
+TEST_CASE("verify_erofs_empty_directory_is_accepted") {
   ErofsTree tree;
   auto image = tree.image();
   image.bytes.resize(8192);
@@ -49,8 +50,8 @@ TEST_CASE("an EROFS image of one empty directory is accepted, with a block that 
   CHECK(refusal(image.bytes).empty());
 }
 
-TEST_CASE("directories on both sides of an inode's block, and of several blocks, are accepted") {
-  // 27 bytes are `.` and `..`.
+TEST_CASE("verify_erofs_directories_around_block_size_are_accepted") {
+  // `.` and `..` take 27 bytes.
   for (const auto size :
        std::to_array<std::size_t>({4096 - 64 - 27 - 1, 4096 - 64 - 27, 4096 - 64 - 27 + 1,
                                    4096 - 27, 4096 - 27 + 1, 8192 - 27, 100'000})) {
@@ -59,13 +60,13 @@ TEST_CASE("directories on both sides of an inode's block, and of several blocks,
   }
 }
 
-TEST_CASE("a root of several blocks is accepted") {
+TEST_CASE("verify_erofs_large_root_is_accepted") {
   ErofsTree tree;
   for (unsigned i = 0; i < 500; ++i) tree.directory("directory-" + std::to_string(i));
   CHECK(refusal(tree.image().bytes).empty());
 }
 
-TEST_CASE("files of every size around units and blocks are accepted") {
+TEST_CASE("verify_erofs_files_around_unit_size_are_accepted") {
   for (const auto size :
        std::to_array<std::size_t>({4097, 8191, 8192, 8193, 131071, 131072, 131073, 131072 + 4096,
                                    131072 + 4097, 262144, 300'000})) {
@@ -78,7 +79,7 @@ TEST_CASE("files of every size around units and blocks are accepted") {
   }
 }
 
-TEST_CASE("attributes of all sizes in front of an index are accepted") {
+TEST_CASE("verify_erofs_attribute_sizes_before_index_are_accepted") {
   for (unsigned size = 0; size < 20; ++size) {
     ErofsTree tree;
     tree.file("f", std::string(10'000, 'x'), Stored::compressed).with("n", std::string(size, 'v'));
@@ -89,7 +90,7 @@ TEST_CASE("attributes of all sizes in front of an index are accepted") {
   }
 }
 
-TEST_CASE("permissions, dates and what belongs to nothing are open") {
+TEST_CASE("verify_erofs_permissions_and_times_are_free") {
   auto image = erofs_sample(false).image();
   for (const auto& [path, inode] : image.inodes) {
     const auto mode = get<std::uint16_t>(image.bytes, inode + 4);
@@ -101,13 +102,13 @@ TEST_CASE("permissions, dates and what belongs to nothing are open") {
   CHECK(refusal(image.bytes).empty());
 }
 
-TEST_CASE("what begins with squashfs's magic is no EROFS image") {
+TEST_CASE("verify_erofs_with_squashfs_magic_is_refused") {
   auto image = erofs_sample(false).image();
   image.bytes.replace(0, 4, "hsqs");
   CHECK(refusal(image.bytes).starts_with("super block: the version is not 4.0"));
 }
 
-TEST_CASE("directories are as deep as paths can be, and no deeper") {
+TEST_CASE("verify_erofs_depth_is_limited_to_paths") {
   for (const unsigned depth : {2048U, 2049U}) {
     ErofsTree tree;
     ErofsNode* last = &tree.directory("d");
@@ -123,7 +124,7 @@ TEST_CASE("directories are as deep as paths can be, and no deeper") {
   }
 }
 
-TEST_CASE("a directory of very many names is accepted") {
+TEST_CASE("verify_erofs_large_directory_is_accepted") {
   ErofsTree tree;
   for (unsigned i = 0; i < 50'000; ++i) tree.file("file-" + std::to_string(i), "x");
   CHECK(refusal(tree.image().bytes).empty());

@@ -1,13 +1,13 @@
-// Every byte of an EROFS image's tables is changed, and the image is cut. It may only be accepted
-// where images are free.
+// Changes every byte of an EROFS image's tables, and truncates the image. Only changes of free
+// values may be accepted.
 
 #include <array>
 
-#include "image/verify/verify.hpp"
+#include "unit/catch2_compat.hpp"
 #include "unit/image/samples/erofs_image.hpp"
 #include "unit/image/samples/layer_tar.hpp"
 #include "unit/image/samples/verify_parts.hpp"
-#include "unit/test.hpp"
+#include "verify/verify.hpp"
 
 using namespace spc;
 using namespace spc::test;
@@ -35,20 +35,19 @@ void check_changes(ErofsImage image, const ErofsImage::Range& table, std::size_t
 
 }  // namespace
 
-TEST_CASE("no byte of an EROFS image's tables can be changed to what our writer could not write") {
+TEST_CASE("verify_erofs_table_changes_are_refused_or_writable") {
   const auto image = erofs_sample(false).image();
   REQUIRE(refusal(image.bytes).empty());
   for (const auto& table : image.tables) check_changes(image, table, 1);
   check_changes(image, {image.inodes.find("")->second, 4096}, 1);
 }
 
-TEST_CASE("nor can one of large tables") {
+TEST_CASE("verify_erofs_large_table_changes_are_refused") {
   const auto image = erofs_sample().image();
   for (const auto& table : image.tables) check_changes(image, table, 499);
 }
 
-TEST_CASE(
-    "an EROFS image that is cut or whose parts are elsewhere is refused, or has what it needs") {
+TEST_CASE("verify_erofs_cut_or_moved_parts_are_refused") {
   const auto image = erofs_sample().image();
   for (std::size_t size = 0; size < image.bytes.size(); size += 4096) {
     ErofsImage cut = image;
@@ -65,13 +64,13 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("inodes that all name the same large index or list of attributes are refused at once") {
-  // Each would be read again for each of them.
+TEST_CASE("verify_erofs_shared_large_records_are_refused_fast") {
+  // A naive reader would read each content again for each name.
   ErofsTree tree;
   tree.file("0", std::string(std::size_t{17} * 131072 + 1, 'i'), Stored::compressed);
   for (unsigned i = 1; i < 50; ++i) tree.file(std::to_string(i), "", Stored::plain);
   auto image = tree.image();
-  // Records behind the first one's beginning: copies of it, in the blocks of its index.
+  // Put copies of the first record after its beginning, in the blocks of its index.
   const std::size_t first = image.inodes.find("0")->second;
   for (unsigned i = 1; i < 2; ++i) {
     image.bytes.replace(first + std::size_t{i} * 4096, 64, image.bytes, first, 64);
@@ -83,7 +82,7 @@ TEST_CASE("inodes that all name the same large index or list of attributes are r
 
 namespace {
 
-/// Counts what is read.
+/// A byte source that counts the bytes read.
 class CountingBytes : public verify::SpanBytes {
  public:
   using verify::SpanBytes::SpanBytes;
@@ -98,7 +97,7 @@ class CountingBytes : public verify::SpanBytes {
 
 }  // namespace
 
-TEST_CASE("an EROFS image is read in few calls, and its data not at all") {
+TEST_CASE("verify_erofs_reads_few_blocks_and_no_data") {
   ErofsTree tree;
   for (unsigned i = 0; i < 20'000; ++i) tree.file("file-" + std::to_string(i), "content");
   tree.file("data", noise(3'000'000), Stored::plain);

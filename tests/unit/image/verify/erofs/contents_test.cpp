@@ -1,13 +1,13 @@
-// Entries of directories, targets and files' data in EROFS images that our writer does not make:
-// each is refused.
+// EROFS images with directory entries, targets and file data that the writer does not make. Each is
+// refused.
 
 #include <array>
 
+#include "unit/catch2_compat.hpp"
 #include "unit/has.hpp"
 #include "unit/image/samples/erofs_image.hpp"
 #include "unit/image/samples/layer_tar.hpp"
 #include "unit/image/samples/verify_parts.hpp"
-#include "unit/test.hpp"
 
 using namespace spc;
 using namespace spc::test;
@@ -46,7 +46,7 @@ const Sample& sample_of_all() {
   return sample;
 }
 
-/// Why it is refused with some bytes changed.
+/// Returns the refusal after some bytes are changed.
 std::string with_bytes(std::size_t at, std::string_view bytes) {
   ErofsImage image = sample_of_all().image();
   image.bytes.replace(at, bytes.size(), bytes);
@@ -58,12 +58,12 @@ std::string with_value(std::size_t at, Number value) {
   return with_bytes(at, {reinterpret_cast<const char*>(&value), sizeof value});
 }
 
-/// Where a file's index begins.
+/// Returns the position of a file's index.
 std::size_t index_of(std::string_view path) { return (sample_of_all().behind(path) + 7) / 8 * 8; }
 
 }  // namespace
 
-TEST_CASE("entries of an EROFS directory name what is behind it, once") {
+TEST_CASE("verify_erofs_entry_names_a_later_inode_once") {
   const Sample& s = sample_of_all();
   CHECK(has(with_value(s.entry("d"), s.nid("void")), "a directory that two entries name"));
   CHECK(has(with_value(s.entry("d"), s.nid("")), "an entry names an inode in block 0"));
@@ -85,7 +85,7 @@ TEST_CASE("entries of an EROFS directory name what is behind it, once") {
   CHECK_FALSE(with_value(s.entry("d/a"), end - 1).empty());
 }
 
-TEST_CASE("an EROFS directory knows itself and its parent") {
+TEST_CASE("verify_erofs_dot_entries_are_correct") {
   const Sample& s = sample_of_all();
   for (const char* path : {".", "d/.", "many/."}) {
     CHECK(has(with_value(s.entry(path), s.nid("void")), "a wrong entry . or .."));
@@ -105,7 +105,7 @@ TEST_CASE("an EROFS directory knows itself and its parent") {
   }
 }
 
-TEST_CASE("names of an EROFS directory are valid, sorted and of a length") {
+TEST_CASE("verify_erofs_names_are_valid_and_sorted") {
   const Sample& s = sample_of_all();
   CHECK(with_bytes(s.name("fifo"), "fiji").empty());
   CHECK(has(with_bytes(s.name("fifo"), "f/fo"), "invalid name"));
@@ -128,7 +128,7 @@ TEST_CASE("names of an EROFS directory are valid, sorted and of a length") {
   }
 }
 
-TEST_CASE("blocks of entries have the form that is expected") {
+TEST_CASE("verify_erofs_entry_blocks_have_expected_form") {
   const Sample& s = sample_of_all();
   const std::size_t first = s.behind("d");
   for (const auto wrong : std::to_array<std::uint16_t>({0, 11, 13, 12 * 400, 65532, 65535})) {
@@ -146,7 +146,7 @@ TEST_CASE("blocks of entries have the form that is expected") {
   CHECK(has(with_value(size, std::uint64_t{1} << 20U), "unexpected layout"));
   CHECK(has(with_value(size, ~std::uint64_t{0}), "unexpected layout"));
 
-  // The second block's last name ends where the zeros begin.
+  // The second block's last name ends at the first zero.
   const std::size_t block = s.behind("many") + 4096;
   CHECK(has(with_value(block + 4095, std::uint8_t{1}), "data behind the names of a block"));
   ErofsTree tree = erofs_sample();
@@ -163,7 +163,7 @@ TEST_CASE("blocks of entries have the form that is expected") {
   CHECK(has(with_value(s.inode("d") + 16, std::uint32_t{1}), "unexpected layout"));
 }
 
-TEST_CASE("targets of EROFS links are texts of a path's length") {
+TEST_CASE("verify_erofs_link_targets_have_path_length") {
   const Sample& s = sample_of_all();
   for (const auto size :
        std::to_array<std::uint64_t>({0, 4096, std::uint64_t{1} << 40U, ~std::uint64_t{0}})) {
@@ -179,7 +179,7 @@ TEST_CASE("targets of EROFS links are texts of a path's length") {
   CHECK(has(with_value(s.inode("long") + 16, ~std::uint32_t{0}), "beyond the end"));
 }
 
-TEST_CASE("files' blocks are in the image and nobody else's") {
+TEST_CASE("verify_erofs_data_blocks_are_inside_and_unshared") {
   const Sample& s = sample_of_all();
   const std::size_t plain = s.inode("d/h");
   CHECK(has(with_value(plain + 16, std::uint32_t{0}), "its data is in block 0"));
@@ -202,7 +202,7 @@ TEST_CASE("files' blocks are in the image and nobody else's") {
   CHECK(has(with_value(inlined + 8, ~std::uint64_t{0}), "unexpected layout"));
 }
 
-TEST_CASE("chunks are as large as expected, and some are holes") {
+TEST_CASE("verify_erofs_chunks_have_expected_size") {
   const Sample& s = sample_of_all();
   const std::size_t inode = s.inode("d/holes");
   for (const auto format : std::to_array<std::uint32_t>({0, 4, 6, 0x25, 0x45, 0x10005})) {
@@ -225,7 +225,7 @@ TEST_CASE("chunks are as large as expected, and some are holes") {
             "longer than a block and does not begin with one"));
 }
 
-TEST_CASE("the head of a compressed file's index is as expected") {
+TEST_CASE("verify_erofs_index_head_is_expected") {
   const Sample& s = sample_of_all();
   const std::size_t index = index_of("d/mixed");
   for (std::size_t at = 0; at < 16; ++at) {
@@ -250,9 +250,10 @@ TEST_CASE("the head of a compressed file's index is as expected") {
   CHECK(has(refusal(noisy.image().bytes), "nothing is compressed"));
 }
 
-TEST_CASE("every entry of a compressed file's index is as expected") {
+TEST_CASE("verify_erofs_index_entries_are_expected") {
   const Sample& s = sample_of_all();
-  // Three units: compressed, as it is, and compressed with a rest: 12 whole blocks and 848 bytes.
+  // Three units: compressed, uncompressed, and compressed with a tail: 12 whole blocks and 848
+  // bytes.
   const std::size_t index = index_of("d/mixed") + 16;
   const std::size_t plain = index + std::size_t{32} * 8;
   const std::size_t last = plain + std::size_t{32} * 8;
@@ -286,7 +287,7 @@ TEST_CASE("every entry of a compressed file's index is as expected") {
   CHECK(has(with_value(last + 4, std::uint32_t{0}), "its blocks are not consecutive"));
   CHECK(has(with_value(last + 12 * 8 + 2, std::uint16_t{849}), "unexpected end of its index"));
   CHECK(has(with_value(last + 12 * 8 + 4, std::uint32_t{1}), "unexpected end of its index"));
-  // One whole block and a rest.
+  // One whole block and a tail.
   const std::size_t one = index_of("d/one") + 16;
   CHECK(has(with_value(one + 4, std::uint32_t{0}), "its data is in block 0"));
   CHECK(has(with_value(one + 4, ~std::uint32_t{0}), "beyond the end of the image"));

@@ -1,15 +1,15 @@
-// EROFS images that our writer does not make, each refused for its own reason.
+// EROFS images that the writer does not make, each refused for a different reason.
 
 #include <sys/stat.h>
 
 #include <algorithm>
 #include <array>
 
+#include "unit/catch2_compat.hpp"
 #include "unit/has.hpp"
 #include "unit/image/samples/erofs_image.hpp"
 #include "unit/image/samples/layer_tar.hpp"
 #include "unit/image/samples/verify_parts.hpp"
-#include "unit/test.hpp"
 
 using namespace spc;
 using namespace spc::test;
@@ -23,7 +23,7 @@ const ErofsImage& all() {
   return image;
 }
 
-/// Why the sample is refused with one thing changed.
+/// Returns the refusal of the sample with one change.
 template <typename Change>
 std::string with_change(Change change) {
   ErofsImage image = all();
@@ -56,7 +56,7 @@ Number number_of(std::string_view path, std::size_t field) {
   return get<Number>(all().bytes, all().inodes.find(path)->second + field);
 }
 
-/// Where the record ends.
+/// Returns the end of the record.
 std::size_t end_of(const ErofsImage& image, std::string_view path) {
   const std::size_t begin = image.inodes.find(path)->second;
   return std::find_if(image.tables.begin(), image.tables.end(),
@@ -64,7 +64,7 @@ std::size_t end_of(const ErofsImage& image, std::string_view path) {
       ->second;
 }
 
-/// Why the image is refused that a tree with one more thing has.
+/// Returns the refusal of an image whose tree has one more node.
 template <typename Add>
 std::string with_more(Add add) {
   ErofsTree tree = erofs_sample(false);
@@ -74,7 +74,7 @@ std::string with_more(Add add) {
 
 }  // namespace
 
-TEST_CASE("every field of an EROFS super block is as expected") {
+TEST_CASE("verify_erofs_super_block_fields_are_checked") {
   CHECK(has(with_number(0, std::uint8_t{1}), "super block: data in front of it"));
   CHECK(has(with_number(1023, std::uint8_t{1}), "super block: data in front of it"));
   CHECK(has(with_number(kSuper, std::uint32_t{0xE0F5E1E1}), "not a squashfs image"));
@@ -111,7 +111,7 @@ TEST_CASE("every field of an EROFS super block is as expected") {
   }
 }
 
-TEST_CASE("settings of lz4 and what is around them are as expected") {
+TEST_CASE("verify_erofs_lz4_settings_are_checked") {
   for (std::size_t at = 128; at < 144; ++at) {
     const auto byte = static_cast<std::uint8_t>(all().bytes[kSuper + at] + 1);
     CHECK(has(with_number(kSuper + at, byte), "unexpected settings of lz4"));
@@ -133,7 +133,7 @@ TEST_CASE("settings of lz4 and what is around them are as expected") {
   CHECK(has(with_number(4095, std::uint8_t{1}), "data behind the root in block 0"));
 }
 
-TEST_CASE("a wrong checksum is refused") {
+TEST_CASE("verify_erofs_wrong_checksum_is_refused") {
   for (const auto at : std::to_array<std::size_t>({1028, 1031, 1024 + 16, 1280 + 33, 4000})) {
     auto bytes = all().bytes;
     bytes[at] = static_cast<char>(bytes[at] ^ 1);
@@ -141,7 +141,7 @@ TEST_CASE("a wrong checksum is refused") {
   }
 }
 
-TEST_CASE("an EROFS image of another size is refused") {
+TEST_CASE("verify_erofs_wrong_size_is_refused") {
   for (const auto size : std::to_array<std::size_t>({1152, 4095, 4096, 8191})) {
     CHECK(has(refusal(all().bytes.substr(0, size)), "super block: the file is too short"));
   }
@@ -151,7 +151,7 @@ TEST_CASE("an EROFS image of another size is refused") {
             "super block: wrong file size"));
 }
 
-TEST_CASE("every field of an EROFS inode is as expected") {
+TEST_CASE("verify_erofs_inode_fields_are_checked") {
   for (const char* path : {"", "d", "d/a", "d/h", "packed", "holes", "link", "long", "gone", "fifo",
                            "empty", "large"}) {
     CAPTURE(path);
@@ -179,7 +179,7 @@ TEST_CASE("every field of an EROFS inode is as expected") {
   }
 }
 
-TEST_CASE("an EROFS inode is what its entries say") {
+TEST_CASE("verify_erofs_inode_type_matches_entries") {
   constexpr std::uint16_t kTypes[] = {S_IFREG, S_IFDIR,  S_IFCHR, S_IFBLK,
                                       S_IFIFO, S_IFSOCK, S_IFLNK, 0};
   for (const char* path : {"", "d", "d/a", "link", "gone", "fifo"}) {
@@ -199,7 +199,7 @@ TEST_CASE("an EROFS inode is what its entries say") {
   CHECK(has(in_entry("d/a", 11, std::uint8_t{1}), "unused field of an entry"));
 }
 
-TEST_CASE("devices and FIFOs have no content and no attributes") {
+TEST_CASE("verify_erofs_devices_and_fifos_have_no_content") {
   CHECK(has(in_inode("gone", 16, std::uint32_t{0x501}), "a device other than a whiteout"));
   CHECK(has(in_inode("gone", 8, std::uint64_t{1}), "a device other than a whiteout"));
   CHECK(has(in_inode("gone", 0, std::uint16_t{5}), "a device other than a whiteout"));
@@ -212,7 +212,7 @@ TEST_CASE("devices and FIFOs have no content and no attributes") {
             "unexpected for its type"));
 }
 
-TEST_CASE("records that cross blocks or overlap are refused") {
+TEST_CASE("verify_erofs_crossing_or_overlapping_records_are_refused") {
   const auto moved = [](const char* path, std::size_t to) {
     return with_change([&](ErofsImage& image) {
       const auto begin = image.bytes.size();
@@ -230,7 +230,7 @@ TEST_CASE("records that cross blocks or overlap are refused") {
   CHECK(moved("d/index", 0).empty());
   CHECK(has(moved("d/index", 32), "longer than a block and does not begin with one"));
   CHECK(has(with_change([](ErofsImage& image) {
-              // A file's record that is another file's content.
+              // The record of one file overlaps another file's content.
               const auto place = image.inodes["d/full"];
               image.bytes.replace(place + 64, 64, image.bytes, image.inodes["d/a"], 64);
               image.set(place + 64, std::uint16_t{1}).set(place + 64 + 8, std::uint64_t{0});
@@ -253,7 +253,7 @@ TEST_CASE("records that cross blocks or overlap are refused") {
             "data overlaps an inode"));
 }
 
-TEST_CASE("an EROFS image's attributes are the user's own") {
+TEST_CASE("verify_erofs_attributes_are_limited_to_user") {
   const auto one = [](std::string name, std::string value, std::uint8_t prefix = 1) {
     return with_more([&](ErofsTree& tree) { tree.file("x", "y").with(name, value, prefix); });
   };
@@ -286,7 +286,7 @@ TEST_CASE("an EROFS image's attributes are the user's own") {
   CHECK(has(two({1, "a", "1"}, {1, "a", "2"}), "a name comes twice"));
 }
 
-TEST_CASE("the list of attributes has the form that is expected") {
+TEST_CASE("verify_erofs_attribute_list_form_is_checked") {
   const std::size_t list = all().inodes.find("note")->second + 64;
   for (std::size_t at = 0; at < 12; ++at)
     CHECK(has(with_number(list + at, std::uint8_t{1}), "unexpected header"));

@@ -1,0 +1,401 @@
+#include "doctor/node.hpp"
+
+#include <fcntl.h>
+#include <limits.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <charconv>
+#include <cstdio>
+#include <functional>
+#include <string_view>
+#include <vector>
+
+#include "base/format.hpp"
+#include "base/text.hpp"
+#include "base/unique_fd.hpp"
+#include "image/pull/layer_process.hpp"
+#include "protocol/layer.hpp"
+#include "protocol/store_layout.hpp"
+
+namespace spc {
+
+// --- metric rows ---
+
+std::string sample(std::string_view name, std::string_view labels, std::string_view value) {
+  return labels.empty() ? formatted("{} {}\n", name, value)
+                        : formatted("{}{{{}}} {}\n", name, labels, value);
+}
+
+std::string sample(std::string_view name, std::uint64_t value) {
+  return sample(name, "", std::to_string(value));
+}
+
+std::string metrics_text(const std::string& samples) {
+  std::string text;
+  for (const MetricRow& row : kMetricRows) {
+    std::string own;
+    for (const std::string_view line : split(samples, '\n')) {
+      if (line.substr(0, line.find_first_of("{ ")) == row.name) own += std::string(line) + "\n";
+    }
+    if (!own.empty())
+      text +=
+          formatted("# HELP {} {}\n# TYPE {} {}\n", row.name, row.help, row.name, row.type) + own;
+  }
+  return text;
+}
+
+// --- log counts ---
+
+void LogCounts::add(const LogRecord& record) {
+  for (std::size_t i = 0; i < failures_.size(); ++i)
+    failures_[i] += record.kind == kFailureKinds[i] ? 1 : 0;
+  if (record.event != LogRecord::Event::start) return;
+  ++starts_;
+  by_fuse_ += record.by_fuse > 0 ? 1 : 0;
+  pulls_ += record.pulled ? 1 : 0;
+  for (std::size_t i = 0; i < tenths_.size(); ++i) tenths_[i] += record.tenths[i];
+}
+
+std::string LogCounts::samples() const {
+  std::string text = sample("spank_container_starts_total", starts_) +
+                     sample("spank_container_fuse_starts_total", by_fuse_) +
+                     sample("spank_container_pulls_total", pulls_);
+  for (std::size_t i = 0; i < failures_.size(); ++i) {
+    text += sample("spank_container_failures_total", formatted("kind=\"{}\"", kFailureKinds[i]),
+                   std::to_string(failures_[i]));
+  }
+  for (std::size_t i = 0; i < tenths_.size(); ++i) {
+    char fraction[8];
+    std::snprintf(fraction, sizeof fraction, "%04u", static_cast<unsigned>(tenths_[i] % 10'000));
+    text +=
+        sample("spank_container_start_seconds_total", formatted("phase=\"{}\"", kStartPhases[i]),
+               formatted("{}.{}", tenths_[i] / 10'000, fraction));
+  }
+  return text;
+}
+
+Result<LogCounts> count_log(const std::string& path) {
+  LogCounts counts;
+  SPC_TRY(for_each_log_line(path, [&](std::string_view line) {
+    if (const auto record = read_log_record(line)) counts.add(*record);
+  }));
+  return counts;
+}
+
+// --- log records ---
+
+namespace {
+
+constexpr std::string_view kDigits = "0123456789";
+constexpr std::size_t kMostDigitsOfBytes = 16;
+
+/// A parser that consumes fixed parts from the front of a record. After the first mismatch all
+/// further calls fail.
+class RecordReader {
+ public:
+  explicit RecordReader(std::string_view text) : rest_(text) {}
+
+  void literal(std::string_view wanted) {
+    good_ = good_ && rest_.starts_with(wanted);
+    if (good_) rest_.remove_prefix(wanted.size());
+  }
+  /// Reads up to the next blank or the end. The word contains no blank, quote or equals sign.
+  std::string_view word() {
+    const std::string_view found = rest_.substr(0, rest_.find(' '));
+    good_ = good_ && !found.empty() && found.size() <= 256 &&
+            found.find_first_of("\"=") == std::string_view::npos;
+    if (good_) rest_.remove_prefix(found.size());
+    return good_ ? found : std::string_view();
+  }
+  std::uint64_t number(std::size_t digits = 12) {
+    const std::string_view found = word();
+    std::uint64_t value = 0;
+    good_ = good_ && found.size() <= digits &&
+            found.find_first_not_of(kDigits) == std::string_view::npos;
+    if (good_) std::from_chars(found.data(), found.data() + found.size(), value);
+    return value;
+  }
+  /// Reads 12.3 as 123.
+  std::uint64_t tenths() {
+    const std::string_view found = word();
+    const auto dot = found.find('.');
+    good_ = good_ && found.size() <= 12 && dot != 0 && dot != std::string_view::npos &&
+            dot + 2 == found.size() && found.find_first_not_of(kDigits) == dot &&
+            found.find_last_not_of(kDigits) == dot;
+    std::uint64_t whole = 0;
+    if (!good_) return 0;
+    std::from_chars(found.data(), found.data() + dot, whole);
+    return whole * 10 + static_cast<std::uint64_t>(found.back() - '0');
+  }
+  /// Reads a quoted string of a user. No later field contains quotes, so the string ends at the
+  /// last one, whatever it contains.
+  std::string_view quoted_text() {
+    const auto last = rest_.rfind('"');
+    good_ = good_ && rest_.starts_with('"') && last != std::string_view::npos && last > 0;
+    const std::string_view found = good_ ? rest_.substr(1, last - 1) : std::string_view();
+    if (good_) rest_.remove_prefix(last + 1);
+    return found;
+  }
+  void fail_unless(bool condition) { good_ = good_ && condition; }
+  [[nodiscard]] bool complete() const { return good_ && rest_.empty(); }
+
+ private:
+  std::string_view rest_;
+  bool good_ = true;
+};
+
+/// Returns the content of brackets at the front.
+std::optional<std::string_view> bracketed(std::string_view& text) {
+  const auto end = text.find("] ");
+  if (!text.starts_with('[') || end == std::string_view::npos || end > 64) return std::nullopt;
+  const std::string_view inside = text.substr(1, end - 1);
+  text.remove_prefix(end + 2);
+  return inside.find('[') == std::string_view::npos ? std::optional(inside) : std::nullopt;
+}
+
+/// `written_by`: the step whose slurmstepd wrote the line, JOB.STEP.
+void read_place(RecordReader& reader, std::string_view written_by, LogRecord& record) {
+  reader.literal("job=");
+  record.job = reader.word();
+  // Components of a heterogeneous job have their own job ID. The brackets contain the job's number
+  // and the component's offset.
+  reader.fail_unless(written_by.find('+') != std::string_view::npos ||
+                     record.job == written_by.substr(0, written_by.find('.')));
+  reader.literal(" step=");
+  record.step = reader.word();
+  reader.literal(" node=");
+  record.node = reader.word();
+}
+
+bool read_start(std::string_view text, std::string_view written_by, LogRecord& record) {
+  RecordReader reader(text);
+  reader.literal("start ");
+  read_place(reader, written_by, record);
+  reader.literal(" uid=");
+  record.uid = reader.number();
+  reader.literal(" user=");
+  record.user = reader.word();
+  reader.literal(" image=");
+  record.image = reader.quoted_text();
+  reader.literal(" digest=");
+  record.digest = reader.word();
+  reader.literal(" from=");
+  record.from = reader.word();
+  reader.literal(" layers=");
+  record.layers = reader.number();
+  reader.literal(" shared=");
+  record.shared = reader.number();
+  reader.literal(" fuse=");
+  record.by_fuse = reader.number();
+  reader.literal(" pulled=");
+  const auto pulled = reader.number();
+  record.pulled = pulled == 1;
+  for (std::size_t i = 0; i < record.tenths.size(); ++i) {
+    reader.literal(formatted(" {}_ms=", kStartPhases[i]));
+    record.tenths[i] = reader.tenths();
+  }
+  return reader.complete() && pulled <= 1;
+}
+
+bool read_pull(std::string_view text, std::string_view written_by, LogRecord& record) {
+  RecordReader reader(text);
+  record.event = LogRecord::Event::pull;
+  reader.literal("pull ");
+  read_place(reader, written_by, record);
+  reader.literal(" image=");
+  record.image = reader.quoted_text();
+  reader.literal(" digest=");
+  record.digest = reader.word();
+  for (std::size_t i = 0; i < kPullNumbers.size(); ++i) {
+    reader.literal(formatted(" {}=", kPullNumbers[i]));
+    record.pull[i] = reader.number(kMostDigitsOfBytes);
+  }
+  reader.literal(" pull_ms=");
+  record.tenths[0] = reader.tenths();
+  return reader.complete();
+}
+
+bool read_failure(std::string_view text, std::string_view written_by, LogRecord& record) {
+  RecordReader reader(text);
+  record.event = LogRecord::Event::failed;
+  reader.literal("failed ");
+  read_place(reader, written_by, record);
+  reader.literal(" image=");
+  record.image = reader.quoted_text();
+  reader.literal(" kind=");
+  record.kind = reader.word();
+  return reader.complete();
+}
+
+}  // namespace
+
+std::optional<LogRecord> read_log_record(std::string_view line) {
+  const auto time = bracketed(line);
+  if (!time || time->empty()) return std::nullopt;
+  const auto step = bracketed(line);
+  if (!step || step->find('.') == std::string_view::npos ||
+      kDigits.find(step->front()) == std::string_view::npos)
+    return std::nullopt;
+  for (const std::string_view prefix : {"spank-container: ", "pyxis: "}) {
+    if (!line.starts_with(prefix)) continue;
+    const std::string_view text = line.substr(prefix.size());
+    LogRecord start;
+    start.time = *time;
+    if (read_start(text, *step, start)) return start;
+    LogRecord failure;
+    failure.time = *time;
+    if (read_failure(text, *step, failure)) return failure;
+    LogRecord pull;
+    pull.time = *time;
+    if (read_pull(text, *step, pull)) return pull;
+  }
+  return std::nullopt;
+}
+
+Result<void> for_each_log_line(const std::string& path,
+                               const std::function<void(std::string_view)>& use) {
+  constexpr std::uint64_t kMostOfLog = std::uint64_t{1} << 30;
+  constexpr std::size_t kMostOfLine = 4096;
+  const UniqueFd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  if (!file) return Error::from_errno(errno, "open slurmd's log " + in_quotes(path));
+  struct stat status {};
+  if (::fstat(file.get(), &status) != 0 || !S_ISREG(status.st_mode)) {
+    return Error(ErrorKind::invalid,
+                 "open slurmd's log " + in_quotes(path) + ": not a regular file");
+  }
+  std::string line;
+  bool too_long = false;
+  std::vector<char> buffer(1 << 16);
+  for (std::uint64_t seen = 0; seen < kMostOfLog;) {
+    const ssize_t got = ::read(file.get(), buffer.data(), buffer.size());
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) return Error::from_errno(errno, "read slurmd's log " + in_quotes(path));
+    if (got == 0) break;  // an incomplete line is read next time
+    seen += static_cast<std::uint64_t>(got);
+    for (std::string_view part(buffer.data(), static_cast<std::size_t>(got)); !part.empty();) {
+      const auto end = part.find('\n');
+      too_long = too_long || line.size() + std::min(end, part.size()) > kMostOfLine;
+      if (!too_long) line += part.substr(0, end);
+      if (end == std::string_view::npos) break;
+      if (!too_long) use(line);
+      line.clear();
+      too_long = false;
+      part.remove_prefix(end + 1);
+    }
+  }
+  return {};
+}
+
+// --- store state ---
+
+namespace {
+
+constexpr int kPlainDirectory = O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC;
+
+bool is_digest(std::string_view name) {
+  return name.size() == 64 && name.find_first_not_of("0123456789abcdef") == std::string_view::npos;
+}
+
+bool is_number(std::string_view name) {
+  return !name.empty() && name.find_first_not_of("0123456789") == std::string_view::npos;
+}
+
+/// Returns the number of entries that `counts` accepts, empty if the directory cannot be read.
+std::optional<std::uint64_t> count_in(int parent, const char* directory,
+                                      const std::function<bool(DirectoryReader&)>& counts) {
+  std::uint64_t number = 0;
+  DirectoryReader entries(UniqueFd(::openat(parent, directory, kPlainDirectory)));
+  while (entries.next()) number += counts(entries) ? 1 : 0;
+  return entries.error() == 0 ? std::optional(number) : std::nullopt;
+}
+
+/// Counts the containers by their names only: locks and notes are not opened.
+std::optional<std::uint64_t> count_containers(int store) {
+  std::uint64_t number = 0;
+  const auto users = count_in(store, "containers", [&](DirectoryReader& user) {
+    if (!is_number(user.name())) return false;  // the trash directory
+    number += count_in(user.descriptor(), user.c_name(), [](DirectoryReader&) {
+                return true;
+              }).value_or(0);
+    return true;
+  });
+  return users ? std::optional(number) : std::nullopt;
+}
+
+/// Returns the bytes that relays spool on this file system. Counts only nameless files of root or
+/// the service user, so a user's own process of this program does not count.
+std::uint64_t spooled(dev_t system, uid_t service) {
+  std::uint64_t bytes = 0;
+  for (DirectoryReader processes("/proc"); processes.next();) {
+    if (!is_number(processes.name())) continue;
+    const std::string process = "/proc/" + std::string(processes.name());
+    char program[PATH_MAX];
+    const ssize_t size = ::readlink((process + "/exe").c_str(), program, sizeof program);
+    if (size <= 0 || std::string_view(program, static_cast<std::size_t>(size))
+                             .find("/libexec/spank-container/relay") == std::string_view::npos)
+      continue;
+    for (DirectoryReader files(process + "/fd"); files.next();) {
+      struct stat status {};
+      const bool is_spool = ::fstatat(files.descriptor(), files.c_name(), &status, 0) == 0 &&
+                            S_ISREG(status.st_mode) && status.st_dev == system &&
+                            status.st_nlink == 0 &&
+                            (status.st_uid == 0 || status.st_uid == service);
+      if (is_spool) bytes += static_cast<std::uint64_t>(status.st_blocks) * 512;
+    }
+  }
+  return bytes;
+}
+
+}  // namespace
+
+Result<StoreState> state_of_store(const std::string& path) {
+  const UniqueFd store(
+      ::open(path.c_str(), kPlainDirectory & ~O_NOFOLLOW));  // the site may have moved it
+  if (!store) return Error::from_errno(errno, "open the image store " + in_quotes(path));
+  struct statvfs system {};
+  if (::fstatvfs(store.get(), &system) != 0)
+    return Error::from_errno(errno, "get the free space of " + in_quotes(path));
+  StoreState state;
+  state.size = std::uint64_t{system.f_blocks} * system.f_frsize;
+  state.used = std::uint64_t{system.f_blocks - system.f_bfree} * system.f_frsize;
+  state.free = std::uint64_t{system.f_bavail} * system.f_frsize;
+  state.inodes = system.f_files;
+  state.free_inodes = system.f_favail;
+  state.images = count_in(store.get(), store_layout::kRecords,
+                          [](DirectoryReader& one) { return is_digest(one.name()); });
+  state.layers = count_in(store.get(), store_layout::kLayers, [&](DirectoryReader& one) {
+    std::string_view name = one.name();
+    if (!name.ends_with(store_layout::kLayerEnding)) return false;
+    name.remove_suffix(store_layout::kLayerEnding.size());
+    struct stat status {};
+    if (!is_digest(name) ||
+        ::fstatat(one.descriptor(), one.c_name(), &status, AT_SYMLINK_NOFOLLOW) != 0)
+      return false;
+    state.layer_bytes += static_cast<std::uint64_t>(status.st_size);
+    return true;
+  });
+  state.containers = count_containers(store.get());
+  struct stat status {};
+  if (::geteuid() == 0 && ::fstatat(store.get(), store_layout::kImages, &status, 0) == 0) {
+    state.spool_bytes = spooled(status.st_dev, status.st_uid);
+  }
+  return state;
+}
+
+std::optional<std::uint64_t> squashfs_layers(const std::string& path) {
+  const UniqueFd store(::open(path.c_str(), kPlainDirectory & ~O_NOFOLLOW));
+  const bool copies = files_share_blocks(path.c_str());
+  return count_in(store.get(), store_layout::kLayers, [&](DirectoryReader& one) {
+    const UniqueFd layer(
+        ::openat(one.descriptor(), one.c_name(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
+    SquashfsSuper super;
+    return ::pread(layer.get(), &super, sizeof super, 0) == sizeof super &&
+           super.magic == SquashfsSuper::kMagic && !(copies && super.owners == 2);
+  });
+}
+
+}  // namespace spc

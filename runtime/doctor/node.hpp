@@ -1,0 +1,168 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/result.hpp"
+#include "doctor/diagnose.hpp"
+
+namespace spc {
+
+// --- node ---
+
+/// Kernel features, tested in separate processes.
+std::vector<Finding> examine_kernel();
+/// The user's own image store at `path`, opened as `store`.
+Finding examine_own_store(const std::string& path, int store);
+/// Programs, service user, stores, plugin: what jobs need on this machine.
+std::vector<Finding> examine_node();
+Finding examine_node_store();
+/// Checks `[shared] directory`. It only saves pulls, so a problem is never more than a warning.
+Finding examine_shared_store();
+/// Checks the registry HOST[:PORT] over HTTP, with the settings of `import`.
+Finding examine_registry(const std::string& config_path, const std::string& registry);
+Finding examine_config(const std::string& path);
+/// For HealthCheckProgram: checks whether jobs can start containers on this node. Uses no network.
+/// Returns within about ten seconds even if a check hangs.
+std::vector<Finding> examine_health();
+Finding::Verdict worst_of(const std::vector<Finding>& findings);
+
+// --- image sources ---
+
+/// For --job: reports the order in which this node looks up an image's blobs, and which sources are
+/// unusable.
+Finding examine_image_way();
+/// For --job: reports whether the nodes of a step fetch images from each other, and if not, why.
+Finding examine_peers();
+
+// --- metric rows ---
+
+/// One metric: used by the output and the test of the manual page.
+struct MetricRow {
+  const char* name;
+  const char* type;
+  const char* help;
+};
+
+inline constexpr MetricRow kMetricRows[] = {
+    {"spank_container_info", "gauge", "Always 1; label version: the installed version."},
+    {"spank_container_node_status", "gauge",
+     "Result of scontainer doctor --node: 0 healthy, 1 warnings only, 2 jobs cannot start "
+     "containers."},
+    {"spank_container_images", "gauge", "Images in the node's store."},
+    {"spank_container_layers", "gauge", "Layers in the node's store."},
+    {"spank_container_layer_bytes", "gauge", "Bytes of the files of all layers."},
+    {"spank_container_spool_bytes", "gauge",
+     "Bytes of nameless files with blobs that running steps send to other nodes."},
+    {"spank_container_named_containers", "gauge",
+     "Containers with a name that are kept on the node, of all users."},
+    {"spank_container_store_size_bytes", "gauge", "Size of the store's file system."},
+    {"spank_container_store_free_bytes", "gauge", "Free bytes of the store's file system."},
+    {"spank_container_store_free_inodes", "gauge", "Free inodes of the store's file system."},
+    {"spank_container_store_limit_bytes", "gauge", "The setting max_size; 0: no limit."},
+    {"spank_container_high_watermark_ratio", "gauge", "The setting high_watermark, 0 to 1."},
+    {"spank_container_low_watermark_ratio", "gauge", "The setting low_watermark, 0 to 1."},
+    {"spank_container_starts_total", "counter", "Started containers, one for each step and node."},
+    {"spank_container_fuse_starts_total", "counter",
+     "Those of them with at least one layer served by FUSE."},
+    {"spank_container_pulls_total", "counter",
+     "Those of them that waited for their image to be pulled."},
+    {"spank_container_failures_total", "counter", "Failed starts; label kind: why."},
+    {"spank_container_start_seconds_total", "counter",
+     "Time of all starts; label phase: import, sources, layers, overlay, pivot, root, or start: "
+     "from begin to end."},
+};
+
+/// Returns one sample of a metric as a line. `labels`: without braces, may be empty.
+std::string sample(std::string_view name, std::string_view labels, std::string_view value);
+std::string sample(std::string_view name, std::uint64_t value);
+
+/// Returns the samples in Prometheus's text format, in the order of the rows, each after its HELP
+/// and TYPE. Rows without samples are left out.
+std::string metrics_text(const std::string& samples);
+
+// --- log records ---
+
+/// Keys of the `KEY_ms=` fields in a start record, in its order.
+inline constexpr std::array kStartPhases = {"import", "sources", "layers", "overlay",
+                                            "pivot",  "root",    "start"};
+
+/// Keys of the numbers in a pull record, in its order. Its milliseconds follow them.
+inline constexpr std::array kPullNumbers = {"nodes",      "index",          "layers",
+                                            "converted",  "registry_bytes", "mirror_bytes",
+                                            "node_bytes", "shared_bytes"};
+
+/// A record in slurmd's log: a start (launch/inside/start_record.hpp), a failed start, or a node's
+/// pull. The strings are parts of the line.
+struct LogRecord {
+  enum class Event { start, failed, pull } event = Event::start;
+  std::string_view time;  ///< as slurmd wrote it
+  std::string_view job, step, node;
+  std::string_view image;  ///< as quoted in the log, without the quotes
+  std::string_view kind;   ///< of a failure
+  std::array<std::uint64_t, kPullNumbers.size()>
+      pull{};  ///< for a pull, with digest and tenths[0]; the remaining members are for a start
+  std::uint64_t uid = 0;
+  std::string_view user, digest, from;
+  std::uint64_t layers = 0, shared = 0, by_fuse = 0;
+  bool pulled = false;
+  std::array<std::uint64_t, kStartPhases.size()> tenths{};  ///< of milliseconds
+};
+
+/// Parses a line without its line end. Returns an empty optional unless the whole line is a record:
+/// strings from users stay quoted.
+std::optional<LogRecord> read_log_record(std::string_view line);
+
+/// Calls the function with each terminated line of at most 4 KiB in a regular file. Reads only the
+/// first GiB of a larger file.
+Result<void> for_each_log_line(const std::string& path,
+                               const std::function<void(std::string_view)>& use);
+
+// --- log counts ---
+
+/// Values of `kind=` in a failure record.
+inline constexpr std::array kFailureKinds = {"invalid",  "not_found", "refused", "unavailable",
+                                             "no_space", "corrupt",   "system",  "internal"};
+
+/// Totals of the records in slurmd's log.
+class LogCounts {
+ public:
+  void add(const LogRecord& record);
+  /// Returns the samples of these metrics, one per line.
+  [[nodiscard]] std::string samples() const;
+
+ private:
+  std::uint64_t starts_ = 0, by_fuse_ = 0, pulls_ = 0;
+  std::array<std::uint64_t, kStartPhases.size()> tenths_{};  ///< of milliseconds
+  std::array<std::uint64_t, kFailureKinds.size()> failures_{};
+};
+
+/// Counts the records in a file, as for_each_log_line reads it.
+Result<LogCounts> count_log(const std::string& path);
+
+// --- store state ---
+
+/// Content of a store and usage of its file system. Files of users are not read.
+struct StoreState {
+  std::uint64_t size = 0, used = 0, free = 0;  ///< of the file system, bytes
+  std::uint64_t inodes = 0, free_inodes = 0;   ///< 0 inodes: no limit
+  std::optional<std::uint64_t> images;         ///< empty: the caller may not read them
+  std::optional<std::uint64_t> layers;
+  std::optional<std::uint64_t> containers;  ///< named containers of all users
+  std::uint64_t layer_bytes = 0;            ///< size of the layer files
+  std::uint64_t spool_bytes =
+      0;  ///< blobs that relays spool for other nodes, in nameless files; only root can see them
+};
+
+Result<StoreState> state_of_store(const std::string& path);
+
+/// Returns how many layers are squashfs, not erofs, and cannot be copied for a user. Empty if the
+/// caller may not read them.
+std::optional<std::uint64_t> squashfs_layers(const std::string& path);
+
+}  // namespace spc

@@ -1,0 +1,675 @@
+// The program `fuse`: its sandbox, its threads, the answers to the kernel's requests, and the
+// orders of the agent.
+
+#define FUSE_USE_VERSION 35
+
+#include <fuse3/fuse_lowlevel.h>
+#include <linux/fuse.h>
+#include <malloc.h>
+#include <sys/ioctl.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/types.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cerrno>
+#include <charconv>
+#include <csignal>
+#include <cstddef>
+#include <cstdint>
+#include <cstdio>
+#include <cstring>
+#include <cwchar>
+#include <latch>
+#include <memory>
+#include <new>
+#include <system_error>
+#include <thread>
+#include <vector>
+
+#include "base/file.hpp"
+#include "base/process/kernel.hpp"
+#include "base/process/sandbox.hpp"
+#include "base/result.hpp"
+#include "base/socket.hpp"
+#include "filesystem/image_reader.hpp"
+#include "protocol/fuse.hpp"
+
+namespace spc::fuse {
+
+// --- sandbox ---
+
+/// Confines all threads of this process to computing, using their open descriptors and exiting
+/// (base/process/sandbox.hpp).
+Result<void> enter_fuse_sandbox();
+
+// --- mount sharing ---
+
+/// Receives the file to serve, into `served`. If another server of the mount sends it, the message
+/// also contains that server's device: then attaches this server's device to the mount and returns
+/// true.
+Result<bool> borrow(FuseLoan& served);
+
+/// Sends file and device to a joining server at the other end of `socket`. Sends nothing to a
+/// server that has exited or does not read.
+void lend(int socket, const FuseLoan& what);
+
+/// Returns a substitute for the kernel's INIT request. The kernel sends INIT only once, to the
+/// mount's first server, and libfuse serves no request before it. The kernel never used this
+/// request number, and ignores the answer.
+std::vector<std::byte> first_request();
+
+// --- workers ---
+
+/// The threads that answer the kernel's requests. The last one to end ends the process: when the
+/// file system is unmounted, or after finish().
+class Workers {
+ public:
+  /// Starts the threads, because a thread's start needs calls that the sandbox forbids. They wait
+  /// for begin(). Throws std::system_error if no thread can be started.
+  explicit Workers(fuse_session* session);
+  void begin() { may_begin_.count_down(); }
+  /// Lets each thread answer its current request and read no further one. Other servers answer the
+  /// requests that are left.
+  [[noreturn]] void finish();
+  /// Waits until the process ends.
+  [[noreturn]] void await();
+
+ private:
+  void work(std::size_t number);
+
+  static constexpr unsigned kMost = 16;
+  fuse_session* session_;
+  std::array<pid_t, kMost> ids_{};
+  std::atomic<unsigned> working_;
+  std::atomic<bool> finishing_ = false;
+  std::latch started_;
+  std::latch may_begin_{1};
+  std::vector<std::jthread> threads_;
+};
+
+// --- file system ---
+
+/// Answers the kernel's requests for one image, for a mount with `allow_other,default_permissions`:
+/// everything is owned by one user and group, the content is constant, and read errors are EIO.
+///
+/// Exposes only the extended attributes user.* and overlayfs's mark of an opaque directory: labels,
+/// ACLs and capabilities from an untrusted image must have no effect.
+class FileSystem {
+ public:
+  /// Creates the object before the session. The image may be set later, but before the first
+  /// request.
+  static std::unique_ptr<FileSystem> create(uid_t uid, gid_t gid) {
+    return std::unique_ptr<FileSystem>(new FileSystem(uid, gid));
+  }
+  void serve(std::unique_ptr<ImageReader> image) { reader_ = std::move(image); }
+
+  /// Waits for the kernel's INIT request. No other server may join before it: the kernel sends INIT
+  /// only once, and it must reach the first server.
+  void await_init() const { is_initialized_.wait(false); }
+  void initialize(fuse_conn_info& connection);
+
+  /// Operations for fuse_session_new(), with this object as user data.
+  static const fuse_lowlevel_ops& operations();
+
+  // One function per kernel request. Each sends the reply, or returns an Error for EIO.
+  Result<void> lookup(fuse_req_t request, fuse_ino_t parent, std::string_view name);
+  Result<void> getattr(fuse_req_t request, fuse_ino_t node);
+  Result<void> readlink(fuse_req_t request, fuse_ino_t node);
+  Result<void> read(fuse_req_t request, fuse_ino_t node, std::size_t size, std::uint64_t offset);
+  Result<void> readdir(fuse_req_t request, fuse_ino_t node, std::size_t size, std::uint64_t offset,
+                       bool with_attributes);
+  Result<void> getxattr(fuse_req_t request, fuse_ino_t node, std::string_view name,
+                        std::size_t size);
+  Result<void> listxattr(fuse_req_t request, fuse_ino_t node, std::size_t size);
+  Result<void> statfs(fuse_req_t request);
+
+ private:
+  FileSystem(uid_t uid, gid_t gid) : uid_(uid), gid_(gid) {}
+  [[nodiscard]] std::uint64_t reference_of(fuse_ino_t node) const;
+  [[nodiscard]] fuse_ino_t node_of(std::uint64_t reference) const;
+  Result<Inode> existing(fuse_ino_t node);
+  [[nodiscard]] fuse_entry_param entry_of(const Inode& inode) const;
+  [[nodiscard]] struct stat attributes_of(const Inode& inode) const;
+
+  const uid_t uid_;
+  const gid_t gid_;
+  std::unique_ptr<ImageReader> reader_;
+  std::atomic<bool> is_initialized_ = false;
+};
+
+// --- sandbox ---
+
+namespace {
+
+/// Bytes, far more than the caches need. Limits the memory that a decompressor allocates for a
+/// damaged image.
+constexpr std::uint64_t kMostMemory = std::uint64_t{4} << 30U;
+
+}  // namespace
+
+Result<void> enter_fuse_sandbox() {
+  return enter_sandbox(
+      {// inherited descriptors
+       SCMP_SYS(read),
+       SCMP_SYS(write),
+       SCMP_SYS(writev),
+       SCMP_SYS(pread64),
+       SCMP_SYS(fstat),
+       SCMP_SYS(newfstatat),
+       SCMP_SYS(close),
+       SCMP_SYS(recvmsg),
+       SCMP_SYS(sendmsg),
+       // memory and threads
+       {SCMP_SYS(mmap), {SCMP_A2(SCMP_CMP_MASKED_EQ, PROT_EXEC, 0)}},
+       SCMP_SYS(futex),
+       SCMP_SYS(sched_yield),
+       SCMP_SYS(clock_gettime),
+       SCMP_SYS(clock_nanosleep),
+       SCMP_SYS(restart_syscall)},
+      {.descriptors = kFuseStatus + 2,  // one more: the socket of a joining server
+       .memory = kMostMemory});
+}
+
+// --- mount sharing ---
+
+Result<bool> borrow(FuseLoan& served) {
+  FuseLoan loan;
+  const auto lent =
+      SPC_TRY_DURING("wait for the file to serve", receive_struct(kFuseImage, loan, 2));
+  if (lent.empty()) return Error(ErrorKind::internal, "wait for the file to serve: none has come");
+  served.offset = loan.offset;
+  const bool joins = lent.size() == 2;
+  const auto device = static_cast<std::uint32_t>(lent[0].get());
+  if (joins && ::ioctl(kFuseDevice, FUSE_DEV_IOC_CLONE, &device) != 0)
+    return Error::from_errno(errno, "clone a FUSE device");
+  if (joins) served.for_root = loan.for_root;
+  if (::dup2(lent.back().get(), kFuseImage) < 0) return Error::from_errno(errno, "take the image");
+  return joins;
+}
+
+void lend(int socket, const FuseLoan& what) {
+  const int passed[] = {kFuseDevice, kFuseImage};
+  [[maybe_unused]] const auto sent = send_struct(socket, what, passed, WhenFull::fail);
+}
+
+std::vector<std::byte> first_request() {
+  fuse_in_header header{};
+  fuse_init_in init{};
+  header.len = sizeof header + sizeof init;
+  header.opcode = FUSE_INIT;
+  header.unique = ~std::uint64_t{1};  // the kernel's numbers are even, and rise from 2
+  init.major = FUSE_KERNEL_VERSION;
+  init.minor = FUSE_KERNEL_MINOR_VERSION;
+  // All supported kernels set this flag, from which libfuse derives the size of its request buffer.
+  init.flags = FUSE_MAX_PAGES;
+  std::vector<std::byte> request(header.len);
+  std::memcpy(request.data(), &header, sizeof header);
+  std::memcpy(request.data() + sizeof header, &init, sizeof init);
+  return request;
+}
+
+// --- workers ---
+
+namespace {
+
+/// Signal that only makes a thread return from waiting for a request.
+constexpr int kWake = SIGUSR1;
+
+/// Returns the number of usable processors, and at least two, so that one large block does not
+/// block all requests.
+unsigned thread_count(unsigned most) { return std::clamp(usable_processors(), 2U, most); }
+
+}  // namespace
+
+Workers::Workers(fuse_session* session)
+    : session_(session), working_(thread_count(kMost)), started_(working_) {
+  struct sigaction nothing {};
+  nothing.sa_handler = [](int) {};
+  ::sigaction(kWake, &nothing, nullptr);
+  const unsigned wanted = working_;
+  try {
+    for (std::size_t i = 0; i < wanted; ++i) threads_.emplace_back([this, i] { work(i); });
+    // The user's process limit may be reached. One thread is enough.
+  } catch (const std::system_error&) {
+    if (threads_.empty()) throw;
+    const auto fewer = wanted - static_cast<unsigned>(threads_.size());
+    working_ -= fewer;
+    started_.count_down(fewer);
+  }
+  started_.wait();
+}
+
+void Workers::work(std::size_t number) {
+  sigset_t wake;
+  ::sigemptyset(&wake);
+  ::sigaddset(&wake, kWake);
+  ::pthread_sigmask(SIG_UNBLOCK, &wake, nullptr);
+  ids_[number] = ::gettid();
+  started_.count_down();
+  may_begin_.wait();
+  fuse_buf request{};
+  while (!finishing_) {
+    const int got = ::fuse_session_receive_buf(session_, &request);
+    // EINTR: there is no request.
+    if (got == -EINTR) continue;
+    if (got <= 0) break;
+    ::fuse_session_process_buf(session_, &request);
+  }
+  // Skip exit handlers, which need calls that the sandbox forbids.
+  if (--working_ == 0) ::_exit(0);
+}
+
+void Workers::finish() {
+  constexpr unsigned kPause = 1000;  // microseconds
+  finishing_ = true;
+  // Repeat the signal: a thread may have been about to wait.
+  for (;;) {
+    for (const pid_t thread : ids_) {
+      if (thread != 0) ::syscall(SYS_tgkill, ::getpid(), thread, kWake);
+    }
+    ::usleep(kPause);
+  }
+}
+
+void Workers::await() {
+  for (auto& thread : threads_) thread.join();
+  ::_exit(0);
+}
+
+// --- file system ---
+
+namespace {
+
+constexpr double kForever = 365.0 * 24 * 3600;  // seconds: the image does not change
+constexpr std::size_t kZeros = 64 << 10;
+// The kernel's limit is 256 pages of 64 KiB. A larger request gets this much.
+constexpr std::size_t kMostAsked = 16 << 20;
+// References begin at 0, but the nodes 0 and 1 are reserved.
+constexpr fuse_ino_t kNodesBefore = FUSE_ROOT_ID + 1;
+
+FileSystem& file_system_of(fuse_req_t request) {
+  return *static_cast<FileSystem*>(::fuse_req_userdata(request));
+}
+
+/// Calls `body` to answer one request, and turns every failure into an errno. If the kernel has
+/// cancelled the request, a failed answer is no error.
+template <typename Answer>
+void answer(fuse_req_t request, const Answer& body) noexcept {
+  int err = EIO;
+  try {
+    const Result<void> done = body(file_system_of(request));
+    if (done) return;
+  } catch (const std::bad_alloc&) {
+    err = ENOMEM;
+  } catch (...) {
+    err = EIO;
+  }
+  ::fuse_reply_err(request, err);
+}
+
+bool is_shown(std::string_view xattr) {
+  return xattr.starts_with("user.") || xattr == "trusted.overlay.opaque";
+}
+
+/// Replies with a value or a list of names, or only with its size if the caller requests that.
+void reply_sized(fuse_req_t request, std::string_view bytes, std::size_t room) {
+  if (room == 0) {
+    ::fuse_reply_xattr(request, bytes.size());
+  } else if (bytes.size() > room) {
+    ::fuse_reply_err(request, ERANGE);
+  } else {
+    ::fuse_reply_buf(request, bytes.data(), bytes.size());
+  }
+}
+
+void init(void* files, fuse_conn_info* connection) {
+  static_cast<FileSystem*>(files)->initialize(*connection);
+}
+
+}  // namespace
+
+void FileSystem::initialize(fuse_conn_info& connection) {
+  constexpr unsigned kWanted = FUSE_CAP_ASYNC_READ | FUSE_CAP_PARALLEL_DIROPS |
+                               FUSE_CAP_READDIRPLUS | FUSE_CAP_READDIRPLUS_AUTO |
+                               FUSE_CAP_CACHE_SYMLINKS | FUSE_CAP_NO_OPEN_SUPPORT |
+                               FUSE_CAP_NO_OPENDIR_SUPPORT;
+  connection.want = connection.capable & kWanted;
+  is_initialized_ = true;
+  is_initialized_.notify_all();
+}
+
+std::uint64_t FileSystem::reference_of(fuse_ino_t node) const {
+  return node == FUSE_ROOT_ID ? reader_->summary().root : node - kNodesBefore;
+}
+
+fuse_ino_t FileSystem::node_of(std::uint64_t reference) const {
+  return reference == reader_->summary().root ? FUSE_ROOT_ID : reference + kNodesBefore;
+}
+
+Result<Inode> FileSystem::existing(fuse_ino_t node) {
+  auto inode = SPC_TRY(reader_->inode(reference_of(node)));
+  if (!inode) return damaged("a device node");
+  return *inode;
+}
+
+struct stat FileSystem::attributes_of(const Inode& inode) const {
+  struct stat attributes {};
+  attributes.st_ino = inode.number;
+  attributes.st_mode = inode.mode;
+  attributes.st_nlink = inode.links;
+  attributes.st_uid = uid_;
+  attributes.st_gid = gid_;
+  attributes.st_size = static_cast<off_t>(inode.size);
+  attributes.st_blocks = static_cast<blkcnt_t>((inode.size + 511) / 512);
+  attributes.st_blksize = static_cast<blksize_t>(reader_->summary().block_size);
+  attributes.st_atim.tv_sec = attributes.st_mtim.tv_sec = attributes.st_ctim.tv_sec = inode.mtime;
+  return attributes;
+}
+
+fuse_entry_param FileSystem::entry_of(const Inode& inode) const {
+  fuse_entry_param entry{};
+  entry.ino = node_of(inode.reference);
+  entry.attr = attributes_of(inode);
+  entry.attr_timeout = entry.entry_timeout = kForever;
+  return entry;
+}
+
+Result<void> FileSystem::lookup(fuse_req_t request, fuse_ino_t parent, std::string_view name) {
+  const auto inode = SPC_TRY(existing(parent));
+  const auto directory = SPC_TRY(reader_->directory(inode));
+  fuse_entry_param entry{};
+  entry.entry_timeout = kForever;  // also the time-out of a missing file
+  if (const Directory::Entry* found = directory->find(name)) {
+    if (const auto child = SPC_TRY(reader_->inode(found->reference))) entry = entry_of(*child);
+  }
+  ::fuse_reply_entry(request, &entry);
+  return {};
+}
+
+Result<void> FileSystem::getattr(fuse_req_t request, fuse_ino_t node) {
+  const auto inode = SPC_TRY(existing(node));
+  const struct stat attributes = attributes_of(inode);
+  ::fuse_reply_attr(request, &attributes, kForever);
+  return {};
+}
+
+Result<void> FileSystem::readlink(fuse_req_t request, fuse_ino_t node) {
+  const auto inode = SPC_TRY(existing(node));
+  const auto target = SPC_TRY(reader_->link_target(inode));
+  ::fuse_reply_readlink(request, target.c_str());
+  return {};
+}
+
+Result<void> FileSystem::read(fuse_req_t request, fuse_ino_t node, std::size_t size,
+                              std::uint64_t offset) {
+  static std::array<std::byte, kZeros> zeros{};
+  const auto inode = SPC_TRY(existing(node));
+  const auto pieces = SPC_TRY(reader_->read(inode, offset, std::min(size, kMostAsked)));
+  std::vector<iovec> parts;
+  for (const Piece& piece : pieces) {
+    if (piece.block) {
+      parts.push_back({piece.block->bytes.get() + piece.offset, piece.size});
+      continue;
+    }
+    for (std::size_t left = piece.size; left != 0; left -= parts.back().iov_len) {
+      parts.push_back({zeros.data(), std::min(left, zeros.size())});
+    }
+  }
+  ::fuse_reply_iov(request, parts.data(), static_cast<int>(parts.size()));
+  return {};
+}
+
+Result<void> FileSystem::readdir(fuse_req_t request, fuse_ino_t node, std::size_t size,
+                                 std::uint64_t offset, bool with_attributes) {
+  const auto inode = SPC_TRY(existing(node));
+  const auto directory = SPC_TRY(reader_->directory(inode));
+  size = std::min(size, kMostAsked);
+  std::vector<char> answer(size);
+  std::size_t used = 0;
+  // Offsets count entries. 0 and 1 are "." and "..", for which the kernel uses only the type.
+  for (std::uint64_t at = offset; at < directory->entries.size() + 2; ++at) {
+    fuse_entry_param entry{};
+    entry.attr.st_mode = S_IFDIR;
+    entry.attr.st_ino = inode.number;
+    std::string name = at == 0 ? "." : "..";
+    if (at >= 2) {
+      const Directory::Entry& found = directory->entries[at - 2];
+      name = directory->name(found);
+      entry.attr.st_mode = found.type;
+      entry.attr.st_ino = found.number;
+      if (with_attributes) {
+        // List an unreadable entry without attributes. A lookup of it then gets the error.
+        if (const auto known = reader_->inode(found.reference); known && *known)
+          entry = entry_of(**known);
+      }
+    }
+    const std::size_t needed =
+        with_attributes
+            ? ::fuse_add_direntry_plus(request, answer.data() + used, size - used, name.c_str(),
+                                       &entry, static_cast<off_t>(at + 1))
+            : ::fuse_add_direntry(request, answer.data() + used, size - used, name.c_str(),
+                                  &entry.attr, static_cast<off_t>(at + 1));
+    if (needed > size - used) break;
+    used += needed;
+  }
+  ::fuse_reply_buf(request, answer.data(), used);
+  return {};
+}
+
+Result<void> FileSystem::getxattr(fuse_req_t request, fuse_ino_t node, std::string_view name,
+                                  std::size_t size) {
+  if (!reader_->summary().has_xattrs) {
+    ::fuse_reply_err(request, ENOSYS);  // the kernel never asks again
+    return {};
+  }
+  if (is_shown(name)) {
+    const auto inode = SPC_TRY(existing(node));
+    for (const auto& [known, value] : SPC_TRY(reader_->xattrs(inode))) {
+      if (known != name) continue;
+      reply_sized(request, value, size);
+      return {};
+    }
+  }
+  ::fuse_reply_err(request, ENODATA);
+  return {};
+}
+
+Result<void> FileSystem::listxattr(fuse_req_t request, fuse_ino_t node, std::size_t size) {
+  const auto inode = SPC_TRY(existing(node));
+  std::string names;
+  for (const auto& [name, value] : SPC_TRY(reader_->xattrs(inode))) {
+    if (is_shown(name)) names.append(name).push_back('\0');
+  }
+  reply_sized(request, names, size);
+  return {};
+}
+
+Result<void> FileSystem::statfs(fuse_req_t request) {
+  const ImageSummary& summary = reader_->summary();
+  struct statvfs numbers {};
+  numbers.f_bsize = numbers.f_frsize = summary.block_size;
+  numbers.f_blocks = (summary.bytes + summary.block_size - 1) / summary.block_size;
+  numbers.f_files = summary.inodes;
+  numbers.f_namemax = 255;
+  ::fuse_reply_statfs(request, &numbers);
+  return {};
+}
+
+const fuse_lowlevel_ops& FileSystem::operations() {
+  static const fuse_lowlevel_ops kOperations = [] {
+    fuse_lowlevel_ops ops{};
+    ops.init = init;
+    ops.lookup = [](fuse_req_t request, fuse_ino_t parent, const char* name) {
+      answer(request, [&](FileSystem& files) { return files.lookup(request, parent, name); });
+    };
+    ops.getattr = [](fuse_req_t request, fuse_ino_t node, fuse_file_info*) {
+      answer(request, [&](FileSystem& files) { return files.getattr(request, node); });
+    };
+    ops.readlink = [](fuse_req_t request, fuse_ino_t node) {
+      answer(request, [&](FileSystem& files) { return files.readlink(request, node); });
+    };
+    // After ENOSYS the kernel opens files and directories without requests, and keeps its cache.
+    ops.open = [](fuse_req_t request, fuse_ino_t, fuse_file_info*) {
+      ::fuse_reply_err(request, ENOSYS);
+    };
+    ops.opendir = [](fuse_req_t request, fuse_ino_t, fuse_file_info*) {
+      ::fuse_reply_err(request, ENOSYS);
+    };
+    ops.read = [](fuse_req_t request, fuse_ino_t node, std::size_t size, off_t offset,
+                  fuse_file_info*) {
+      answer(request, [&](FileSystem& files) {
+        return files.read(request, node, size, static_cast<std::uint64_t>(offset));
+      });
+    };
+    ops.readdir = [](fuse_req_t request, fuse_ino_t node, std::size_t size, off_t offset,
+                     fuse_file_info*) {
+      answer(request, [&](FileSystem& files) {
+        return files.readdir(request, node, size, static_cast<std::uint64_t>(offset), false);
+      });
+    };
+    ops.readdirplus = [](fuse_req_t request, fuse_ino_t node, std::size_t size, off_t offset,
+                         fuse_file_info*) {
+      answer(request, [&](FileSystem& files) {
+        return files.readdir(request, node, size, static_cast<std::uint64_t>(offset), true);
+      });
+    };
+    ops.getxattr = [](fuse_req_t request, fuse_ino_t node, const char* name, std::size_t size) {
+      answer(request, [&](FileSystem& files) { return files.getxattr(request, node, name, size); });
+    };
+    ops.listxattr = [](fuse_req_t request, fuse_ino_t node, std::size_t size) {
+      answer(request, [&](FileSystem& files) { return files.listxattr(request, node, size); });
+    };
+    ops.statfs = [](fuse_req_t request, fuse_ino_t) {
+      answer(request, [&](FileSystem& files) { return files.statfs(request); });
+    };
+    return ops;
+  }();
+  return kOperations;
+}
+
+// --- main program ---
+
+// `fuse OFFSET`: serves the image at OFFSET of a file through a FUSE device, or, given a socket
+// instead of the file, the file received from it; see protocol/fuse.hpp.
+//
+// The order is: everything that needs system calls forbidden by the sandbox, then the sandbox, then
+// the first read of the file.
+
+namespace {
+
+Result<fuse_session*> make_session(FileSystem& files) {
+  ::fuse_set_log_func([](fuse_log_level, const char*, va_list) {});
+  // libfuse reports some errors by perror(), which duplicates the descriptor unless the stream's
+  // orientation is set: the sandbox forbids that.
+  ::fwide(stderr, -1);
+  std::string program = "fuse";
+  char* arguments[] = {program.data(), nullptr};
+  fuse_args args = FUSE_ARGS_INIT(1, arguments);
+  fuse_session* session =
+      ::fuse_session_new(&args, &FileSystem::operations(), sizeof(fuse_lowlevel_ops), &files);
+  const std::string device = "/dev/fd/" + std::to_string(kFuseDevice);
+  if (session == nullptr || ::fuse_session_mount(session, device.c_str()) != 0) {
+    return Error(ErrorKind::system, "serve a file system: libfuse cannot use the device");
+  }
+  return session;
+}
+
+void send_status(const FuseStatus& status) {
+  [[maybe_unused]] const auto sent = send_struct(kFuseStatus, status);
+}
+
+bool may_begin() {
+  FuseOrder order{};
+  return receive_struct(kFuseStatus, order) && order == FuseOrder::begin;
+}
+
+/// Executes the agent's orders while the agent lives. Afterwards the server continues to serve its
+/// mount.
+[[noreturn]] void obey_orders(Workers& workers, const FileSystem& files, const FuseLoan& served) {
+  FuseOrder order{};
+  while (const auto passed = receive_struct(kFuseStatus, order, 1)) {
+    if (order == FuseOrder::lend && passed->size() == 1) {
+      files.await_init();
+      lend(passed->front().get(), served);
+    }
+    if (order == FuseOrder::finish) workers.finish();
+  }
+  workers.await();
+}
+
+Result<void> run(FuseLoan served) {
+  struct stat image {};
+  const bool waits = ::fstat(kFuseImage, &image) == 0 && S_ISSOCK(image.st_mode);
+  const bool joins = waits && SPC_TRY(borrow(served));
+  const auto files =
+      served.for_root ? FileSystem::create(0, 0) : FileSystem::create(::getuid(), ::getgid());
+  fuse_session* session = SPC_TRY(make_session(*files));
+  Workers workers(session);
+  const auto ready = [&]() -> Result<void> {
+    SPC_TRY_DURING("entering the sandbox", enter_fuse_sandbox());
+    files->serve(SPC_TRY(open_image(kFuseImage, served.offset)));
+    return {};
+  }();
+  send_status(ready ? FuseStatus() : FuseStatus{WireError(ready.error())});
+  if (!ready || (!joins && !may_begin())) ::_exit(1);
+  if (joins) {
+    auto request = first_request();
+    const fuse_buf buffer{
+        .size = request.size(), .flags = {}, .mem = request.data(), .fd = -1, .pos = 0};
+    ::fuse_session_process_buf(session, &buffer);
+  }
+  workers.begin();
+  obey_orders(workers, *files, served);
+}
+
+Result<void> guarded(const FuseLoan& served) {
+  try {
+    return run(served);
+  } catch (const std::system_error& e) {
+    return Error::from_errno(e.code().value(), "serve a file system: start a thread");
+  } catch (const std::exception& e) {
+    return Error(ErrorKind::internal, std::string("serve a file system: ") + e.what());
+  }
+}
+
+}  // namespace
+
+}  // namespace spc::fuse
+
+int main(int argc, char** argv) {
+  std::uint64_t offset = 0;
+  const bool for_root = argc == 2 && std::string_view(argv[1]).ends_with(spc::kFuseForRoot);
+  const char* const end =
+      argc == 2 ? argv[1] + std::strlen(argv[1]) - (for_root ? std::strlen(spc::kFuseForRoot) : 0)
+                : nullptr;
+  const bool is_number =
+      argc == 2 && std::from_chars(argv[1], end, offset).ptr == end && end != argv[1];
+  if (!is_number || ::fcntl(spc::kFuseStatus, F_GETFD) < 0) {
+    constexpr char kUsage[] = "fuse is started by the agent, not manually\n";
+    (void)spc::write_all(STDERR_FILENO, std::string_view(kUsage));
+    return 2;
+  }
+  ::syscall(SYS_close_range, spc::kFuseStatus + 1, ~0U, 0);
+  // Blocks all signals but SIGKILL and SIGSTOP: a step's signals are meant for its tasks, which
+  // need their files to handle them. The server stays in the agent's process group, for which
+  // slurmstepd waits. If the agent is killed, the server continues, because the tasks still need
+  // their files. Before the mount exists, the status socket reports the agent's end.
+  ::prctl(PR_SET_PDEATHSIG, 0);
+  sigset_t all;
+  ::sigfillset(&all);
+  ::sigprocmask(SIG_SETMASK, &all, nullptr);
+  // Blocks are allocated often: allocate them from the heap, not by mmap.
+  ::mallopt(M_MMAP_THRESHOLD, 4 << 20);
+  ::mallopt(M_TRIM_THRESHOLD, 64 << 20);
+  ::mallopt(M_ARENA_MAX, 4);
+  const auto failed = spc::fuse::guarded({.offset = offset, .for_root = for_root});
+  if (!failed) spc::fuse::send_status({spc::WireError(failed.error())});
+  ::_exit(1);
+}

@@ -1,0 +1,325 @@
+// Pull from the shared store: blobs, and layers that another node has converted.
+
+#include "image/pull/shared_pull.hpp"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <random>
+
+#include "base/file.hpp"
+#include "base/format.hpp"
+
+namespace spc {
+
+// --- shared blob ---
+
+namespace {
+
+constexpr std::size_t kChunkBytes = std::size_t{256} << 10;
+// per turn; then the other layers get a turn
+constexpr int kChunksATurn = 8;
+
+/// Returns a random pause, because many nodes look at the same time.
+std::chrono::milliseconds pause_between_looks() {
+  static std::minstd_rand random(std::random_device{}());
+  return std::chrono::milliseconds(std::uniform_int_distribution<>(100, 300)(random));
+}
+
+/// Longest time without a byte from the node that fetches the blob.
+constexpr std::chrono::seconds kPatience{30};
+
+}  // namespace
+
+SharedBlob::~SharedBlob() {
+  if (publishing_.joinable()) publishing_.join();
+}
+
+bool SharedBlob::find() {
+  UniqueFd there =
+      is_broken_ ? UniqueFd() : from_.store.find(blob_.digest, blob_.size, from_.place);
+  is_whole_ = static_cast<bool>(there);
+  if (there) read_file_of(std::move(there));
+  return is_whole_;
+}
+
+void SharedBlob::look() {
+  if (find()) return;
+  auto lease = from_.store.lease(blob_.digest, from_.place, others_);
+  if (!lease) {
+    without_copy(lease.error());
+    return fetch(std::nullopt);
+  }
+  // Look again: the lease's previous holder may have completed the blob.
+  if (*lease && !find()) fetch(*std::move(lease));
+  if (*lease) return;
+  const auto now = Clock::now();
+  if (now - waits_since_ >= kPatience) return fetch(std::nullopt);
+  next_look_ = now + pause_between_looks();
+  if (UniqueFd growing =
+          is_broken_ ? UniqueFd() : from_.store.follow(others_.note(), blob_.digest)) {
+    read_file_of(std::move(growing));
+  }
+}
+
+/// Continues at the sink's position. If the bytes differ, the digest will not match.
+void SharedBlob::read_file_of(UniqueFd file) {
+  file_ = std::move(file);
+  has_more_ = true;
+}
+
+void SharedBlob::read() {
+  for (int i = 0; i < kChunksATurn && file_ && has_more_ && !is_paused_ && passed_ < blob_.size;
+       ++i) {
+    if (from_chunk_ == chunk_.size()) {
+      chunk_.resize(
+          static_cast<std::size_t>(std::min<std::uint64_t>(kChunkBytes, blob_.size - passed_)));
+      from_chunk_ = 0;
+      const ssize_t got =
+          ::pread(file_.get(), chunk_.data(), chunk_.size(), static_cast<off_t>(passed_));
+      is_broken_ = is_whole_ ? got <= 0 : got < 0;
+      has_more_ = got > 0;
+      chunk_.resize(has_more_ ? static_cast<std::size_t>(got) : 0);
+      if (!has_more_) return;
+      waits_since_ = Clock::now();
+    }
+    const auto bytes = std::span(chunk_).subspan(from_chunk_);
+    is_paused_ = sink_.take(bytes) == HttpHandler::Take::later;
+    if (is_paused_) return;
+    passed_ += bytes.size();
+    from_chunk_ = chunk_.size();
+  }
+}
+
+/// Fetches the blob. Without a lease, it is not shared with other nodes.
+void SharedBlob::fetch(std::optional<Lease> lease) {
+  file_.reset();
+  chunk_.clear();
+  from_chunk_ = 0;
+  if (lease) {
+    auto copy = from_.store.new_blob(blob_.digest, blob_.size);
+    if (copy) {
+      copy_.emplace(*std::move(copy));
+      lease_.emplace(*std::move(lease));
+      lease_->tell(copy_->name());
+    } else {
+      without_copy(copy.error());
+    }
+  }
+  skip_ = passed_;
+  fetching_ = from_.fetch(*this);
+  fetching_->start();
+}
+
+HttpHandler::Take SharedBlob::take(std::span<const std::byte> bytes) {
+  const auto known = static_cast<std::size_t>(std::min<std::uint64_t>(skip_, bytes.size()));
+  if (known < bytes.size() && sink_.take(bytes.subspan(known)) == HttpHandler::Take::later)
+    return HttpHandler::Take::later;
+  skip_ -= known;
+  passed_ += bytes.size() - known;
+  if (copy_) {
+    if (auto written = write_all(copy_->file(), bytes); !written) without_copy(written.error());
+  }
+  return HttpHandler::Take::taken;
+}
+
+void SharedBlob::without_copy(const Error& error) {
+  from_.log.write(LogLevel::warning, formatted("shared store {}: {}: pulling layer {} without it",
+                                               in_quotes(from_.store.directory()), error.message(),
+                                               in_quotes(blob_.digest.str())));
+  copy_.reset();
+  lease_.reset();
+}
+
+void SharedBlob::watch(std::vector<pollfd>& descriptors) const {
+  if (fetching_) return fetching_->watch(descriptors);
+  // A file is always readable, so a poll that includes it returns at once.
+  if (file_ && has_more_ && !is_paused_)
+    descriptors.push_back({.fd = file_.get(), .events = POLLIN, .revents = 0});
+}
+
+void SharedBlob::advance() {
+  if (is_published_) lease_.reset();
+  if (lease_) lease_->beat();
+  if (fetching_) return fetching_->advance();
+  read();
+  if (!finished() && !is_paused_ && !(file_ && has_more_) && Clock::now() >= next_look_) look();
+}
+
+void SharedBlob::resume() {
+  is_paused_ = false;
+  if (fetching_) fetching_->resume();
+}
+
+const char* SharedBlob::whose_fault() const {
+  return fetching_ ? fetching_->whose_fault()
+                   : "the copy in the shared store was damaged, and is removed: try again";
+}
+
+void SharedBlob::proven(bool is_right) {
+  if (!is_right && !fetching_) from_.store.remove(blob_.digest);
+  if (is_right && !fetching_ && !is_whole_)
+    from_.store.adopt(others_.note(), blob_.digest, from_.place);
+  if (!is_right || !copy_) {
+    copy_.reset();
+    lease_.reset();
+    return;
+  }
+  publishing_ = std::thread([this] {
+    // If publishing fails, the next node fetches the blob again.
+    (void)copy_->publish(from_.place);
+    copy_.reset();
+    is_published_ = true;
+  });
+}
+
+// --- layer sharing ---
+
+namespace {
+
+constexpr std::chrono::milliseconds kPause{500};
+
+/// Returns the longest wait for converted layers: the time to pull all layers at 8 MB/s.
+std::chrono::seconds patience_with(const std::vector<ImageLayer>& layers) {
+  std::uint64_t bytes = 0;
+  for (const ImageLayer& layer : layers) bytes += layer.blob.size;
+  return std::chrono::seconds(30 + bytes / 8'000'000);
+}
+
+std::string form_text(const LayerLimits& form) {
+  const char* const compression = form.compression == LayerCompression::zstd  ? "zstd"
+                                  : form.compression == LayerCompression::lz4 ? "lz4"
+                                                                              : "none";
+  const char* const format = form.format == LayerFormat::erofs            ? "erofs"
+                             : form.format == LayerFormat::owned_squashfs ? "owned-squashfs"
+                                                                          : "squashfs";
+  return formatted("{}-{}-{}", kLayerFormat, format, compression);
+}
+
+}  // namespace
+
+LayerSharing::LayerSharing(const SharedStore& shared, std::string place, const Digest& image,
+                           const LayerLimits& form, const ImageStore& store, AgentLink& agent,
+                           LayerRights& rights)
+    : shared_(shared),
+      place_(std::move(place)),
+      image_(image),
+      form_(form_text(form)),
+      processors_(form.processors),
+      store_(store),
+      agent_(agent),
+      rights_(rights) {}
+
+SharedStore::Layer LayerSharing::shared_layer(const ImageLayer& layer, const Digest& name) const {
+  return {.form = form_, .name = name, .blob = layer.blob.digest, .place = place_};
+}
+
+Result<void> LayerSharing::take(PulledLayers& layers) {
+  WatchedLease others;
+  bool is_told = false;
+  const auto end = std::chrono::steady_clock::now() + patience_with(layers.missing);
+  for (;;) {
+    SPC_TRY(take_all(layers));
+    if (std::ranges::none_of(layers.missing,
+                             [&](const ImageLayer& layer) { return is_wanted(layer); })) {
+      stop_beating();
+      return {};
+    }
+    if (lease_) return {};
+    if (std::chrono::steady_clock::now() >= end) return {};
+    auto lease = shared_.lease(image_, place_ + " layers", others);
+    if (!lease) return {};  // the store cannot be written, which the blobs will report
+    if (*lease) {
+      lease_.emplace(std::move(**lease));
+      keep_beating();  // and look again: the previous holder may have published them
+      continue;
+    }
+    if (!is_told)
+      agent_.write(LogLevel::info, "another node converts the image: waiting for its layers");
+    is_told = true;
+    pollfd agent = agent_.watch();
+    ::poll(&agent, 1, static_cast<int>(kPause.count()));
+    SPC_TRY(agent_.check());
+  }
+}
+
+Result<void> LayerSharing::take_all(PulledLayers& layers) {
+  for (auto layer = layers.missing.begin(); layer != layers.missing.end();) {
+    const auto name = is_wanted(*layer) ? SPC_TRY(take_one(*layer)) : std::nullopt;
+    if (name) {
+      SPC_TRY(rights_.delivered(*name));
+      layers.held[layer->place] = HeldLayer{*name, store_.hold_layer(*name)};
+      layer = layers.missing.erase(layer);
+    } else {
+      ++layer;
+    }
+  }
+  return {};
+}
+
+/// Returns the layer's name in the node's store, or empty if it has to be converted. Problems with
+/// the shared copy are logged and not returned as an error.
+Result<std::optional<Digest>> LayerSharing::take_one(const ImageLayer& layer) {
+  LayerLocks locks{.alone = SPC_TRY(store_.try_lock(layer.names.alone)), .fitted = {}};
+  if (!locks.alone) return std::optional<Digest>();  // another job on this node is copying it
+  for (const Digest& name : {layer.names.alone, layer.names.fitted}) {
+    const auto taken = copy_as(layer, name);
+    if (taken && *taken) return std::optional(name);
+    if (taken) continue;
+    agent_.write(LogLevel::warning, taken.error().message() + ": converting the layer here");
+    break;
+  }
+  return std::optional<Digest>();
+}
+
+Result<bool> LayerSharing::copy_as(const ImageLayer& layer, const Digest& name) {
+  if (!shared_.has_layer(shared_layer(layer, name))) return false;
+  const auto object = SPC_TRY(agent_.new_object(order_of(kLayerCopy, processors_)));
+  LayerProcess copier(SPC_TRY(object->writer()));
+  if (!SPC_TRY(shared_.copy_layer(shared_layer(layer, name), copier.input()))) return false;
+  SPC_TRY_DURING("write " + name_of(layer), copier.finish());
+  SPC_TRY(object->publish(name));
+  for (;;) {
+    pollfd answer = object->watch();
+    ::poll(&answer, 1, -1);
+    const auto published = object->is_published();
+    if (published && *published) return true;
+    if (published) continue;
+    shared_.remove_layer(shared_layer(layer, name));
+    return published.error();
+  }
+}
+
+void LayerSharing::give(const std::vector<ImageLayer>& missing,
+                        const std::vector<HeldLayer>& held) {
+  for (const ImageLayer& layer : missing) {
+    const HeldLayer& here = held[layer.place];
+    const auto given = here.file
+                           ? shared_.keep_layer(shared_layer(layer, here.name), here.file.get())
+                           : Result<void>();
+    if (given) continue;
+    agent_.write(LogLevel::warning,
+                 formatted("shared store {}: {}: other nodes convert the image themselves",
+                           in_quotes(shared_.directory()), given.error().message()));
+    break;
+  }
+  stop_beating();
+}
+
+void LayerSharing::keep_beating() {
+  beating_ = std::jthread([this](const std::stop_token& stop) {
+    while (!stop.stop_requested()) {
+      lease_->beat();
+      std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    }
+  });
+}
+
+void LayerSharing::stop_beating() {
+  beating_ = std::jthread();
+  lease_.reset();
+}
+
+}  // namespace spc

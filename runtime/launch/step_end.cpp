@@ -1,0 +1,256 @@
+// Processes that run after a step's tasks: the saver and the stop hooks.
+
+#include "launch/step_end.hpp"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+#include "base/file.hpp"
+#include "base/process/child.hpp"
+#include "base/process/own_program.hpp"
+#include "base/socket.hpp"
+#include "base/text.hpp"
+#include "protocol/save.hpp"
+#include "request/container_name.hpp"
+#include "task/entering/enter.hpp"
+
+namespace spc {
+
+// --- saver ---
+
+namespace {
+
+/// Registers with slurmstepd, in the child before exec. The child still has the user's credentials,
+/// and the kernel identifies the sender.
+bool introduce_itself(int slurmstepd) {
+  ::prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0);
+  if (!give_up_privilege()) return false;
+  SaveMessage message;
+  message.kind = SaveMessageKind::started;
+  return send_struct(slurmstepd, message).has_value();
+}
+
+/// Withdraws the saver's registration after the saver has ended, so that slurmstepd does not report
+/// its end a second time. Returns false if slurmstepd has already read it and reports the end
+/// itself.
+bool take_back(int step) {
+  SaveMessage message;
+  return ::recv(step, &message, sizeof message, MSG_DONTWAIT) == sizeof message;
+}
+
+/// Returns the settings read from an image that is only a file system, whose record in the step is
+/// empty.
+Result<UniqueFd> settings_file(const ImageSettings& image) {
+  std::string records;
+  add_record(records, "settings", "files");
+  for (const std::string& variable : image.environment) add_record(records, "env", variable);
+  if (!image.workdir.empty()) add_record(records, "workdir", image.workdir);
+  return sealed_memory_file("spank-container settings", records);
+}
+
+}  // namespace
+
+Result<Saver> Saver::start(const StepChannel& step, const std::string& path,
+                           const std::string& name, MessageStyle style,
+                           const std::map<std::string, std::string>& job) {
+  const std::string program = own_program("save");
+  if (::access(program.c_str(), X_OK) != 0) {
+    return Error::from_errno(errno, "start " + in_quotes(program))
+        .hint("install spank-container on this node");
+  }
+  auto [ours, theirs] = SPC_TRY(socket_pair());
+  const auto cpus = job.find("SLURM_CPUS_ON_NODE");
+  const std::string cpus_text = cpus == job.end() ? "0" : cpus->second;
+  const std::string shown_name =
+      (style == MessageStyle::pyxis ? "pyxis_" : "") + (name.empty() ? step_name(job) : name);
+  std::vector<std::string> environment;
+  if (const auto latest = job.find("SOURCE_DATE_EPOCH"); latest != job.end())
+    environment = {latest->first + "=" + latest->second};
+  // The parent is slurmstepd and not the task, which could wait for the child. When Slurm begins to
+  // cancel a step, before it kills, it signals only its own children.
+  const int slurmstepd = step.save.get();
+  auto started =
+      Child::start({.path = program,
+                    .arguments = {"save", path, shown_name, cpus_text, message_prefix(style)},
+                    .environment = std::move(environment),
+                    .descriptors = {{slurmstepd, kSaveSocket}, {theirs.get(), kSaveTaskSocket}},
+                    .death_signal = 0,
+                    .group = Program::Group::session,
+                    .parent = ChildOf::our_parent,
+                    .prepare = [slurmstepd] { return introduce_itself(slurmstepd); }});
+  if (!started) {
+    take_back(step.step.get());  // it may have registered already
+    return std::move(started).error().during("start the saver");
+  }
+  theirs.reset();
+
+  SaveMessage answer;
+  if (!receive_struct(ours.get(), answer)) {
+    take_back(step.step.get());
+    return Error(ErrorKind::unavailable, "the saver could not be started");
+  }
+  if (answer.kind != SaveMessageKind::opened) return answer.error.error();
+  Saver saver;
+  saver.line_ = std::move(ours);
+  saver.step_ = step.step.get();
+  return saver;
+}
+
+/// If the saver has ended, returns an Error only if slurmstepd does not report it.
+Result<void> Saver::give(int root, int record, const ImageSettings& settings,
+                         const std::string& image) {
+  const UniqueFd line = std::move(line_);
+  UniqueFd in_files;
+  if (settings.in_files) in_files = SPC_TRY(settings_file(settings));
+  SaveMessage message;
+  message.kind = SaveMessageKind::tree;
+  message.text.set(image);
+  const int passed[] = {root, record, in_files.get()};
+  SaveMessage known{.kind = SaveMessageKind::known};
+  const bool is_given =
+      send_struct(line.get(), message, std::span(passed, in_files ? 3 : 2)).has_value();
+  const bool is_known = is_given && (image.empty() || receive_struct(line.get(), known));
+  if (known.kind == SaveMessageKind::failed) return known.error.error();
+  if (is_known || !take_back(step_)) return {};
+  return Error(ErrorKind::unavailable, "the saver exited unexpectedly");
+}
+
+void tell_saver_of_task(const StepChannel& step) {
+  SaveMessage message;
+  message.kind = SaveMessageKind::entered;
+  [[maybe_unused]] const auto sent = send_struct(step.step.get(), message, {}, WhenFull::fail);
+}
+
+// --- stop process ---
+
+namespace {
+
+void say(int stepd, std::string_view line, SaveMessageKind kind) {
+  SaveMessage message;
+  message.kind = kind;
+  message.text.set(line);
+  [[maybe_unused]] const auto sent = send_struct(stepd, message);
+}
+
+/// A log whose lines go to the user through slurmstepd.
+class StepdLog final : public Log {
+ public:
+  explicit StepdLog(int stepd) : stepd_(stepd) {}
+  void write(LogLevel level, std::string_view line) noexcept override {
+    const std::string prefix =
+        level == LogLevel::warning ? "spank-container: warning: " : "spank-container: ";
+    say(stepd_, prefix + std::string(line), SaveMessageKind::progress);
+  }
+
+ private:
+  int stepd_;
+};
+
+/// Relays messages between slurmstepd, the tasks and `save` until all tasks have ended and `save`
+/// is done. Returns false if slurmstepd is gone. `lost`: `save` had started and ended without its
+/// last message.
+bool wait_for_the_end(int stepd, int save, bool& lost) {
+  bool has_save = false;
+  bool may_be_lost = false;
+  bool ended = false;
+  while (!ended || has_save) {
+    pollfd events[] = {{stepd, POLLIN, 0}, {save, POLLIN, 0}};
+    if (::poll(events, 2, -1) < 0) continue;
+    SaveMessage message;
+    if (events[0].revents != 0) {
+      if (!receive_struct(stepd, message)) return false;
+      ended = ended || message.kind == SaveMessageKind::save;
+      if (has_save) [[maybe_unused]]
+        const auto sent = send_struct(save, message);
+    }
+    if (events[1].revents == 0) continue;
+    if (!receive_struct(save, message)) {
+      lost = has_save && !may_be_lost;
+      has_save = false;
+      save = -1;
+      continue;
+    }
+    if (message.kind == SaveMessageKind::started) {
+      has_save = true;
+      may_be_lost = message.may_be_lost;
+    }
+    if (message.kind == SaveMessageKind::progress || message.kind == SaveMessageKind::done) {
+      say(stepd, message.text.view(), SaveMessageKind::progress);
+    }
+    if (message.kind == SaveMessageKind::done) has_save = false;
+  }
+  return true;
+}
+
+/// Runs in the child: keeps three descriptors, at 3 to 5, and closes all others of the task.
+[[noreturn]] void live(int stepd, int save, int confirmation,
+                       const std::function<void(Log&)>& stop) {
+  ::setsid();
+  ::prctl(PR_SET_NAME, "hooks");
+  ::prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0);
+  // Signals that end the step's tasks are ignored, so that the hooks can run. SIGKILL of the step
+  // ends this process as well.
+  for (const int number : {SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGPIPE, SIGUSR1, SIGUSR2})
+    ::signal(number, SIG_IGN);
+  if (!give_up_privilege()) ::_exit(126);
+  SaveMessage message;
+  message.kind = SaveMessageKind::started;
+  if (!send_struct(stepd, message)) ::_exit(126);
+  int kept[] = {stepd, save, confirmation};
+  for (int& fd : kept) fd = ::fcntl(fd, F_DUPFD_CLOEXEC, 100);
+  const int null = ::open("/dev/null", O_RDWR | O_CLOEXEC);
+  for (const int fd : {0, 1, 2}) ::dup2(null, fd);
+  for (int i = 0; i < 3; ++i) ::dup3(kept[i], 3 + i, O_CLOEXEC);
+  ::syscall(SYS_close_range, 6, ~0U, 0);
+  [[maybe_unused]] const int root = ::chdir("/");
+
+  bool lost = false;
+  if (!wait_for_the_end(3, 4, lost)) ::_exit(1);
+  char yes = 0;
+  if (::read(5, &yes, 1) == 1) {  // otherwise the start has failed, and its error was reported
+    StepdLog log(3);
+    if (lost) log.write(LogLevel::info, "save the container: the saver exited unexpectedly");
+    stop(log);
+  }
+  say(3, "", SaveMessageKind::done);
+  // slurmstepd must have read all messages before this process exits.
+  SaveMessage last;
+  while (receive_struct(3, last)) {
+  }
+  ::_exit(0);
+}
+
+}  // namespace
+
+Result<StopProcess> StopProcess::start(const StepChannel& step, std::function<void(Log&)> stop) {
+  auto line = SPC_TRY(socket_pair());
+  int ends[2];
+  if (::pipe2(ends, O_CLOEXEC | O_NONBLOCK) != 0) return Error::from_errno(errno, "make a pipe");
+  const UniqueFd confirmed(ends[0]);
+  StopProcess process;
+  process.confirmation_.reset(ends[1]);
+  // A child of slurmstepd, as `save` is.
+  const auto begin = [&]() -> int {
+    live(step.save.get(), line.second.get(), confirmed.get(), stop);
+  };
+  SPC_TRY(Child::run(begin, "run stop hooks", 0, ChildOf::our_parent));
+  process.of_save_.save = std::move(line.first);
+  return process;
+}
+
+void StopProcess::confirm() {
+  if (confirmation_) [[maybe_unused]]
+    const auto written = ::write(confirmation_.get(), "y", 1);
+  confirmation_.reset();
+}
+
+}  // namespace spc
