@@ -62,6 +62,7 @@ Result<int> run_stop(const Arguments& arguments);
 Result<int> run_attach(const Arguments& arguments);
 Result<int> run_import(const Arguments& arguments);
 Result<int> run_export(const Arguments& arguments);
+Result<int> run_build(const Arguments& arguments);
 Result<int> run_push(const Arguments& arguments);
 Result<int> run_login(const Arguments& arguments);
 Result<int> run_logout(const Arguments& arguments);

@@ -72,6 +72,28 @@ inline constexpr char kImagesHelp[] =
     "For root and the service user also \"shared\": those of the shared store, by the repository "
     "they came from.\n";
 
+inline constexpr OptionRow kBuildOptions[] = {
+    {"-t,--tag", "NAME", "name of the image in the user's store"},
+    {"-f,--file", "FILE", "the recipe (default: Containerfile or Dockerfile of the context)"},
+    {"--target", "STAGE", "build this stage"},
+    {"--build-arg", "NAME=VALUE", "value of an ARG; NAME alone takes it from the environment"},
+    {"--secret", "id=NAME,src=FILE", "file for RUN --mount=type=secret"},
+    {"--no-cache", nullptr, "run all steps again"},
+    {"--pull", nullptr, "query the registry for the image of FROM"},
+    {"-o,--output", "FILE", "also write it to FILE: .sif, .sqsh, or oci-archive:FILE"},
+    {"--force", nullptr, "overwrite FILE"},
+    {"-q,--quiet", nullptr, "print only the digest"},
+};
+inline constexpr char kBuildHelp[] =
+    "Builds in containers of the user: without a daemon, privilege or subordinate IDs. CONTEXT is "
+    "a directory,\nor - for a recipe on standard input. Stores the image for the user and prints "
+    "its digest.\nA step is not run again while it and what it copies are unchanged.\n\n"
+    "examples:\n"
+    "  scontainer build -t app:1 .\n"
+    "  scontainer build -f Dockerfile.gpu --build-arg CUDA=12.4 -t app:gpu .\n"
+    "  scontainer build -o app.sif app.def\n"
+    "  scontainer run app:1 python3 train.py\n";
+
 inline constexpr OptionRow kCatalogueOptions[] = {
     {"--json", nullptr, "print JSON"},
 };
@@ -629,6 +651,8 @@ const Command kCommands[] = {
      run_import},
     {"export", "IMAGE FILE", "write an image to a file", kExportHelp, kExportOptions, 2, 2, false,
      1, run_export},
+    {"build", "CONTEXT|FILE.def", "build an image from a Dockerfile or definition file",
+     kBuildHelp, kBuildOptions, 1, 1, false, 1, run_build},
     {"push", "IMAGE [NAME]", "push an image to a registry", kPushHelp, kPushOptions, 1, 2, false, 1,
      run_push},
     {"login", "[REGISTRY]", "store credentials for a registry", kLoginHelp, kLoginOptions, 0, 1,

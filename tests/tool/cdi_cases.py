@@ -1,5 +1,5 @@
-"""Devices as CDI files describe them: scontainer cdi, and run --device, without root and with. What is real here is /dev/zero, a
-directory and variables."""
+"""Devices as CDI files describe them: scontainer cdi, and run --device, without root and with. /dev/zero, a
+directory and variables are real here."""
 
 import contextlib
 import json
@@ -28,7 +28,7 @@ def files(**specs):
         shutil.rmtree("/etc/cdi")
 
 
-def test_a_device_comes_without_root():
+def test_device_works_without_root():
     with files(a_json=SPEC):
         assert user("run", "-q", "--device=example.org/x=one", base(), "sh", "-c", SCRIPT).succeeds().out == "3\na.json\nall1\n"
         assert user("run", "-q", "--device=example.org/x=all", "--readonly", base(), "sh", "-c", SCRIPT).succeeds().out == "3\na.json\nall12\n"
@@ -38,12 +38,12 @@ def test_a_device_comes_without_root():
         user("run", "-q", base(), "sh", "-c", "test ! -e /opt/zero && echo ${ONE-none}").succeeds("none")
 
 
-def test_a_device_comes_for_root():
+def test_device_works_for_root():
     with files(a_json=SPEC):
         assert root("run", "-q", "--device=example.org/x=one", base(), "sh", "-c", SCRIPT).succeeds().out == "3\na.json\nall1\n"
 
 
-def test_devices_that_are_not_there_are_refused():
+def test_missing_devices_are_refused():
     user("run", "-q", "--device=example.org/x=one", base(), "true").fails(125, "not in any CDI file of this node")
     with files(a_json=SPEC):
         user("run", "-q", "--device=example.org/x=six", base(), "true").fails(125, "available: example.org/x=one, example.org/x=two")
@@ -69,7 +69,7 @@ def test_devices_are_listed_with_their_files():
     assert "no devices found" in user("cdi", "list").succeeds().err
 
 
-def test_what_comes_with_a_device_is_shown():
+def test_device_edits_are_shown():
     with files(a_json=SPEC):
         shown = user("cdi", "show", "example.org/x=one").succeeds().out
         assert shown == ("note      example.org/x=one as /etc/cdi/a.json describes it\nvariable  OF=all\nvariable  ONE=1\n"
@@ -78,13 +78,13 @@ def test_what_comes_with_a_device_is_shown():
         assert document["mounts"][0]["target"] == "/opt/cdi", document
 
 
-def test_a_machine_without_gpus_gets_no_file_for_them():
+def test_machine_without_gpus_gets_no_gpu_file():
     user("cdi", "generate").fails(1, "no working NVIDIA GPU found")
     user("cdi", "generate", "--format=xml").fails(1, '"xml" is not json or yaml')
     user("cdi", "generate", "--output=/tmp/x.txt").fails(1, "the name of a CDI file must end in .json or .yaml")
 
 
-def test_completion_knows_the_devices():
+def test_completion_lists_the_devices():
     with files(a_json=SPEC):
         script = user("completion", "bash").succeeds().out
         words = "COMP_WORDS=(scontainer cdi show e); COMP_CWORD=3; _scontainer; echo ${COMPREPLY[@]}"
@@ -92,7 +92,7 @@ def test_completion_knows_the_devices():
         assert done.out == "example.org/x=one example.org/x=two\n", done
 
 
-def test_a_program_of_a_device_runs_as_the_user():
+def test_program_of_a_device_runs_as_the_user():
     machine.write("/etc/vendor-hook", '#!/bin/sh\nid -u >"$HOME/seen"\ncat >>"$HOME/seen"\n')
     os.chmod("/etc/vendor-hook", 0o755)
     hooks = [{"hookName": "createContainer", "path": "/etc/vendor-hook"}]

@@ -11,7 +11,62 @@ import machine
 from machine import base, user
 
 
-def test_bash_completes():
+def answer(*words):
+    """Returns the first line and the candidates of `scontainer complete`, which all shells' scripts call."""
+    kind, *lines = user("complete", "--", *words).succeeds().out.splitlines()
+    assert all("\t" in line for line in lines), lines
+    return kind, [line.split("\t")[0] for line in lines]
+
+
+def test_complete_answers_from_rows_of_the_parser():
+    assert user("complete", "--", "scontainer", "att").out == "none\nattach\trun a shell in the container of a job's step\n"
+    assert answer("scontainer", "help", "ins") == ("none", ["inspect"])
+    assert answer("scontainer", "pull", "--pull=n") == ("none", ["--pull=newer", "--pull=never"])
+    assert answer("scontainer", "pull", "--pull", "al") == ("none", ["always"])
+    assert answer("scontainer", "pull", "-o", "x") == ("files", [])
+    assert answer("scontainer", "export", "--changes=x") == ("files", [])
+    assert answer("scontainer", "containers", "ex") == ("none", ["export"])
+    assert answer("scontainer", "containers", "export", "x", "y") == ("none", [])
+    assert answer("scontainer", "completion", "") == ("none", ["bash", "fish", "zsh"])
+    assert answer("scontainer", "doctor", "") == ("files", [])
+    assert answer("scontainer", "nothing", "") == ("none", [])
+    assert answer("/usr/bin/srun", "-N2", "--container-mpi=") == ("none", ["--container-mpi=image", "--container-mpi=host"])
+    assert answer("sbatch", "--container-batch", "st") == ("none", ["steps"])
+    assert answer("srun", "--container-mpi=host", "--container-im") == ("slurm", ["--container-image="])
+    for slurms in ("--nodel", "--nodelist=", "host"):
+        assert answer("srun", slurms) == ("slurm", []), slurms
+    # Options behind the image are the command's.
+    assert "--mounts=" in answer("scontainer", "run", "--env", "A=1", "--m")[1]
+    assert answer("scontainer", "run", "--env", "A=1", "x", "--m") == ("files", [])
+    user("complete").fails(2, "unknown command")
+
+
+def test_complete_knows_each_command_and_option():
+    _, names = answer("scontainer", "")
+    helps = user("--help").out.split("commands:\n")[1].split("\n\n")[0].splitlines()
+    assert names == [line.split()[0] for line in helps] + ["--help", "--version"], names
+    for name in names[:-2]:
+        text = user(name, "--help").out.partition("\noptions:\n")[2].split("\n\n")[0]
+        words = [word.strip(",").partition("[=")[0] for line in text.splitlines() for word in line[2:28 if line[27:28] == " " else None].split() if word.startswith("-")]
+        wanted = ["--help", *(word.partition("=")[0] + "=" * ("=" in word) for word in words)]
+        assert answer("scontainer", name, "-") == ("none", wanted), (name, wanted)
+
+
+def test_complete_knows_images_and_containers():
+    user("pull", "-q", base()).succeeds()
+    for kind, names in (answer("scontainer", "inspect", "127"), answer("srun", "--container-image", "127")):
+        assert kind == "files" and base() in names, names
+    assert f"--container-image={base()}" in answer("srun", "--container-image=127")[1]
+    user("run", "-q", "-d", "--name=complete-me", base(), "sleep", "60").succeeds()
+    try:
+        assert answer("scontainer", "exec", "complete-") == ("none", ["complete-me"])
+        assert answer("scontainer", "stop", "x", "complete-") == ("none", ["complete-me"])
+        assert answer("scontainer", "containers", "inspect", "complete-") == ("none", ["complete-me"])
+    finally:
+        user("stop", "complete-me").succeeds()
+
+
+def test_bash_completes_scontainer():
     script = user("completion", "bash").succeeds().out
 
     def completed(*words):
@@ -38,7 +93,7 @@ def fish():
     return completes
 
 
-def test_fish_completes():
+def test_fish_completes_scontainer():
     completes = fish()
     assert completes("scontainer att") == ["attach"], completes("scontainer att")
     assert "--remap-root" in completes("scontainer run --rem"), completes("scontainer run --rem")
@@ -77,12 +132,12 @@ def shell_with_keys(before, *argv):
         os.close(shell)
 
 
-# What is typed, and what the shell adds to it: Slurm's option, ours, and values of ours.
+# Typed text, and the text that the shell adds: Slurm's option, ours, and values of ours.
 OF_SRUN = (("srun --container-im", "age="), ("sbatch --container-remap-r", "oot"), ("salloc --no-container-mount-h", "ome"),
            ("srun --container-pull=mis", "sing"), ("srun --container-mpi=ho", "st"))
 
 
-def test_bash_completes_options_of_srun_beside_slurms_own():
+def test_bash_completes_srun_options_beside_slurms_own():
     machine.write(os.path.join(machine.home, "it.bash"), user("completion", "bash").succeeds().out)
     user("pull", "-q", base()).succeeds()
     in_function = "load() { source it.bash; }; load"  # as bash-completion does when it has to
@@ -92,29 +147,34 @@ def test_bash_completes_options_of_srun_beside_slurms_own():
         for typed, completed in OF_SRUN:
             completes(typed, completed)
         completes(f"srun --container-image={base()[:-2]}", base()[-2:])
+        completes(f"scontainer run {base()[:-2]}", base()[-2:])
+        completes("scontainer run --pull=mis", "sing")
+        completes("true; scontainer doctor it.b", "ash")
         completes("srun --container-image it.b", "ash")
         completes("srun --open-mode=app", "end")
 
 
-def test_bash_completes_options_of_srun_without_bash_completion():
+def test_bash_completes_srun_options_without_bash_completion():
     machine.write(os.path.join(machine.home, "it.bash"), user("completion", "bash").succeeds().out)
     with shell_with_keys("source it.bash", "bash", "--norc", "-i") as completes:
         for typed, completed in (*OF_SRUN, ("srun cat it.b", "ash")):
             completes(typed, completed)
 
 
-def test_fish_completes_options_of_srun():
+def test_fish_completes_srun_options():
     completes = fish()
     for typed, completed in OF_SRUN:
         assert (typed.split()[-1] + completed).rstrip("=") in completes(typed), completes(typed)
     assert base() in [one.partition("=")[2] for one in completes("srun --container-image=127")], completes("srun --container-image=127")
+    for line, file in (("srun cat it.f", "it.fish"), ("scontainer doctor it.f", "it.fish"), ("srun --container-save=it.f", "--container-save=it.fish")):
+        assert completes(line) == [file], (line, completes(line))
 
 
-def test_zsh_completes():
+def test_zsh_completes_scontainer():
     machine.write(os.path.join(machine.home, "it.zsh"), user("completion", "zsh").succeeds().out)
     with shell_with_keys("autoload -U compinit; compinit -u -D; source it.zsh", "zsh", "-f", "-i") as completes:
         for typed, completed in (("scontainer att", "ach"), ("scontainer run --rem", "ap-root"), ("scontainer login --no", "-check"), *OF_SRUN,
-                                 ("srun cat it.z", "sh")):
+                                 ("scontainer run --pull=mis", "sing"), ("scontainer doctor it.z", "sh"), ("srun cat it.z", "sh")):
             completes(typed, completed)
 
 

@@ -9,7 +9,7 @@ import machine
 from machine import golden, registry, user
 
 
-def test_doctor_says_one_line_for_each_check():
+def test_doctor_prints_one_line_per_check():
     name = f"--registry={registry.name}"
     found = {one["check"]: one for one in user("doctor", "--json", name).json()}
     for check in ("kernel", "user namespaces", "FUSE", "unprivileged overlay", "your store", "config.toml", "programs",
@@ -39,7 +39,7 @@ LOG = """\
 """
 
 
-def test_doctor_explains_what_a_job_wrote():
+def test_doctor_explains_output_of_a_job():
     with tempfile.TemporaryDirectory() as directory:
         os.chmod(directory, 0o755)
         path = os.path.join(directory, "job.log")
@@ -54,7 +54,27 @@ def test_doctor_explains_what_a_job_wrote():
         assert all(one[key] for one in found for key in ("says", "text", "cause", "cure", "look", "checks")), found
 
 
-def test_doctor_says_when_a_log_has_nothing_known():
+def test_doctor_takes_the_cure_from_messages_with_a_hint():
+    log = "3: spank-container: pull image \"x\": no such host (hint: check the registry's name)\r\n"
+    done = user("doctor", "-", stdin=log)
+    assert done.status == 1 and '  cause:  pull image "x": no such host\n  fix:    check the registry\'s name\n' in done.out, done
+    found = json.loads(user("doctor", "--json", "-", stdin=log).out)
+    assert [(one["failure"], one["cure"], one["task"]) for one in found] == [("own-message", "check the registry's name", "3")], found
+
+
+def test_doctor_reads_the_end_of_a_huge_log():
+    with tempfile.TemporaryDirectory() as directory:
+        os.chmod(directory, 0o755)
+        path = os.path.join(directory, "job.log")
+        with open(path, "w") as file:
+            os.truncate(path, 10 << 30)
+            file.seek(10 << 30)
+            file.write("\nslurmstepd: error: *** STEP 1.0 ON node01 CANCELLED AT 2026-11-27T06:00:00 DUE TO TIME LIMIT ***\n")
+        done = machine.run(machine.as_user(["sh", "-c", f"ulimit -v 500000; timeout 60 scontainer doctor {path}"]), "", machine.environment(), machine.home)
+        assert done.status == 1 and "the job reached its time limit" in done.out and "last 64 MiB" in done.err, done
+
+
+def test_doctor_reports_a_log_without_known_errors():
     assert user("doctor", "-", stdin="all is well\n").succeeds().out == "1 line, no failure in it known to doctor\n"
     assert user("doctor", "--json", "-", stdin="").json() == []
     user("doctor", "/nowhere.log").fails(2, "/nowhere.log", "no such file")
@@ -64,7 +84,7 @@ def test_doctor_says_when_a_log_has_nothing_known():
     user("doctor", "a", "b").fails(2, "usage")
 
 
-def test_doctor_looks_at_a_job():
+def test_doctor_examines_a_job():
     found = {one["check"]: one for one in json.loads(user("doctor", "--job", "--json").out)}
     assert found["job"]["verdict"] == "warning" and "srun" in found["job"]["cure"], found["job"]
     for check in ("GPU nodes", "driver", "/dev/shm", "locked memory", "PMIx", "MASTER_PORT", "InfiniBand", "NCCL settings"):
@@ -73,7 +93,7 @@ def test_doctor_looks_at_a_job():
     assert len(lines) == len(found) and all(line.split()[0] in ("ok", "warning", "failed") for line in lines), lines
 
 
-def test_doctor_tells_a_step_what_its_variables_lack():
+def test_doctor_reports_missing_step_variables():
     step = {"SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0", "SLURM_PROCID": "0"}
     with socket.socket() as taken:
         taken.bind(("0.0.0.0", 0))

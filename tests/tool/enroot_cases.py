@@ -63,7 +63,7 @@ def imported(name="box.sqsh"):
     return name
 
 
-def test_enroot_names_the_file_of_an_import_as_enroot_does():
+def test_enroot_import_file_is_named_like_enroots():
     made = image("team/app", [{"file": b"x"}])
     enroot("import", uri(made)).succeeds()
     assert os.path.exists(path("team+app+1.sqsh")), os.listdir(home)
@@ -83,7 +83,7 @@ def test_enroot_names_the_file_of_an_import_as_enroot_does():
         assert f"squashfs-root/{name}" in listed, name
 
 
-def test_enroot_says_the_digest_that_is_at_the_registry():
+def test_enroot_digest_is_that_of_the_registry():
     made = image("only/asked", [{"file": b"never fetched"}])
     before = len(machine.registry.seen("/only/asked/blobs/"))
     digest = enroot("digest", uri(made)).succeeds().out.strip()
@@ -114,7 +114,7 @@ def test_enroot_containers_are_created_listed_and_removed():
     assert os.listdir(data) == [], os.listdir(data)
 
 
-def test_enroot_containers_outlive_their_image_file_and_keep_what_is_written():
+def test_enroot_containers_outlive_image_file_and_keep_changes():
     enroot("import", "-o", "short-lived.sqsh", uri(plain())).succeeds()
     enroot("create", "-n", "kept", "short-lived.sqsh").succeeds()
     os.unlink(path("short-lived.sqsh"))
@@ -147,7 +147,7 @@ def test_enroot_shares_the_image_file_or_copies_it():
     enroot("remove", "-f", "copy", **elsewhere).succeeds()
 
 
-def test_enroot_writes_into_a_container_from_one_place_at_a_time():
+def test_enroot_container_has_one_writer_at_a_time():
     enroot("create", "-n", "busy", imported()).succeeds()
     first = subprocess.Popen(as_user(["enroot", "start", "-w", "busy", "sh", "-c", "echo ready; read line"]), text=True,
                              stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment(), cwd=home)
@@ -186,7 +186,7 @@ def test_enroot_start_has_environment_mounts_and_command_script():
     refuses(enroot("start", "unknown", "true"), f"No such file or directory: {data}/unknown")
 
 
-def test_enroot_shows_what_runs_and_joins_it():
+def test_enroot_list_shows_running_container_and_exec_joins_it():
     enroot("create", "-n", "served", imported()).succeeds()
     process = subprocess.Popen(as_user(["enroot", "start", "-e", "OF=container", "served", "sleep", "1000"]), env=environment(), cwd=home)
     try:
@@ -205,7 +205,7 @@ def test_enroot_shows_what_runs_and_joins_it():
     enroot("remove", "-f", "served").succeeds()
 
 
-def test_enroot_load_and_the_places_of_the_environment():
+def test_enroot_load_and_directories_of_the_environment_work():
     places = {"ENROOT_DATA_PATH": path("elsewhere"), "ENROOT_CACHE_PATH": path("cache")}
     enroot("load", "-n", "loaded", uri(plain()), **places).succeeds()
     assert os.listdir(path("elsewhere")) == ["loaded"] and os.path.isdir(path("cache/spank-container/layers"))
@@ -218,7 +218,7 @@ def test_enroot_load_and_the_places_of_the_environment():
     enroot("remove", "-f", "loaded", **places).succeeds()
 
 
-def test_enroot_starts_what_enroot_itself_has_unpacked():
+def test_enroot_starts_containers_unpacked_by_enroot():
     imported()
     os.makedirs(data, exist_ok=True)
     subprocess.run(as_user(["unsquashfs", "-no-progress", "-d", f"{data}/unpacked", path("box.sqsh")]), stdout=subprocess.DEVNULL, check=True)
@@ -229,7 +229,7 @@ def test_enroot_starts_what_enroot_itself_has_unpacked():
     assert not os.path.exists(f"{data}/unpacked")
 
 
-def test_enroot_refuses_what_it_does_not_do():
+def test_enroot_refuses_unsupported_options():
     refuses(enroot("batch", "x"), "batch")
     refuses(enroot("bundle", "box.sqsh"), "bundle")
     refuses(enroot("frobnicate"), "Invalid command: frobnicate")
@@ -237,7 +237,7 @@ def test_enroot_refuses_what_it_does_not_do():
     enroot().succeeds("Usage: enroot COMMAND")
 
 
-def test_enroot_runs_its_hooks_before_the_container_begins():
+def test_enroot_hooks_run_before_the_container_begins():
     script = """#!/bin/bash
 set -eu
 source "${ENROOT_LIBRARY_PATH}/common.sh"

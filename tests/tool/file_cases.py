@@ -19,7 +19,7 @@ def listing(squashfs):
     return subprocess.run(["unsquashfs", "-lln", squashfs], stdout=subprocess.PIPE, text=True, check=True).stdout
 
 
-def test_an_exported_squashfs_has_what_enroot_needs_and_runs_again():
+def test_exported_squashfs_has_enroot_files_and_runs_again():
     user("pull", base()).succeeds()
     user("export", base(), "base.sqsh").succeeds()
     names = listing(path("base.sqsh"))
@@ -32,7 +32,7 @@ def test_an_exported_squashfs_has_what_enroot_needs_and_runs_again():
     assert user("run", "-q", "./base.sqsh").succeeds().out == user("run", "-q", base()).succeeds().out
 
 
-def test_an_export_never_replaces_by_accident():
+def test_export_never_overwrites_without_request():
     user("pull", base()).succeeds()
     machine.write(path("precious"), "precious")
     user("export", base(), "precious").fails(1, "already exists", "--force")
@@ -47,7 +47,7 @@ def test_an_export_never_replaces_by_accident():
     assert [name for name in os.listdir(home) if name.startswith(".precious")] == []
 
 
-def test_a_squashfs_is_imported_under_a_name_and_needs_its_file_no_more():
+def test_imported_squashfs_needs_its_file_no_more():
     user("pull", base()).succeeds()
     user("export", "--force", base(), "gone.sqsh").succeeds()
     digest = user("import", "./gone.sqsh", "localhost/mine:2").succeeds().out.strip()
@@ -65,7 +65,7 @@ def test_a_squashfs_is_imported_under_a_name_and_needs_its_file_no_more():
     user("rm", "localhost/mine:2").succeeds("removed 1 image and 1 layer")
 
 
-def test_an_oci_archive_goes_out_and_comes_back():
+def test_oci_archive_round_trip_works():
     name = image("there-and-back", [{"etc/hello": b"hello\n", "deep/er/file": b"x" * 70000}, {"etc/.wh.hello": b"", "etc/new": b"n"}])
     user("pull", name).succeeds()
     user("export", name, "oci-archive:out.tar").succeeds()
@@ -83,7 +83,7 @@ def test_an_oci_archive_goes_out_and_comes_back():
     assert user("inspect", "--json", "localhost/back:1").json()["config"]["config"]["WorkingDir"] == "/srv"
 
 
-def test_the_same_image_gives_the_same_bytes():
+def test_export_of_the_same_image_is_reproducible():
     name = image("same/bytes", [{f"dir{n % 7}/file{n}": bytes([n % 251]) * (n * 37) for n in range(300)}, {"dir1/.wh.file1": b"", "etc/x": b"x"}])
     for one in (name, base()):
         user("pull", one).succeeds()
@@ -101,7 +101,7 @@ def test_the_same_image_gives_the_same_bytes():
             assert max(member.mtime for member in tree) == 1000000000
 
 
-def test_a_squashfs_becomes_an_archive_with_its_settings():
+def test_squashfs_becomes_an_archive_with_its_settings():
     user("pull", base()).succeeds()
     user("export", "--force", base(), "with-settings.sqsh").succeeds()
     user("export", "--force", "./with-settings.sqsh", "with-settings.tar").succeeds()
@@ -109,7 +109,7 @@ def test_a_squashfs_becomes_an_archive_with_its_settings():
     user("run", "-q", "localhost/with-settings:1", "sh", "-c", "pwd; echo $GREETER").succeeds("/workspace\nbase\n")
 
 
-def test_a_directory_is_run_as_it_is_and_not_imported():
+def test_directory_is_run_but_not_imported():
     tree = path("tree")
     os.makedirs(tree, exist_ok=True)
     machine.write(os.path.join(tree, "file"), "in the tree\n")
@@ -125,7 +125,7 @@ def test_a_directory_is_run_as_it_is_and_not_imported():
 
 
 def sif_parts(file):
-    """What is in a SIF file, by the format's own description: name, type, offset, size and what is said of a partition."""
+    """Returns the entries of a SIF file by the format's own description: name, type, offset, size and partition data."""
     with open(file, "rb") as opened:
         data = opened.read()
     magic, version, arch, number, made, changed, free, total, table, table_bytes, begin, size = struct.unpack_from("<32x10s3s3s16sqqqqqqqq", data)
@@ -140,7 +140,7 @@ def sif_parts(file):
     return {name: (kind, data[offset:offset + length], offset, extra) for name, kind, offset, length, extra in parts}
 
 
-def test_a_sif_file_has_what_apptainer_needs_and_runs_again():
+def test_exported_sif_has_apptainer_files_and_runs_again():
     user("pull", base()).succeeds()
     user("export", base(), "base.sif").succeeds()
     parts = sif_parts(path("base.sif"))

@@ -27,21 +27,21 @@ def fake_node(directory, files):
             os.chmod(directory + path, what)
 
 
-def test_the_rehearsal_finds_every_fake_kind_of_hardware():
+def test_rehearsal_finds_every_fake_kind_of_hardware():
     status, said = look("--rehearse", *map(str, range(1, 10)))
     assert status == 0 and "9 passed, 0 failed, 0 skipped" in said and "REHEARSAL" in said, said
     found = re.findall(r"found: ([\w-]+): ", said)
     assert found == ["NVIDIA", "MIG", "AMD", "InfiniBand", "EFA", "Slingshot", "Omni-Path"], found
 
 
-def test_a_fake_node_without_hardware_skips_everything():
+def test_fake_node_without_hardware_skips_all_checks():
     with tempfile.TemporaryDirectory() as node:
         os.makedirs(node + "/dev")
         status, said = look("--look", "--node", node)
     assert status == 0 and "0 passed, 0 failed, 10 skipped" in said, said
 
 
-def test_what_is_wrong_on_a_fake_node_fails():
+def test_faults_of_a_fake_node_fail():
     gpu = "/proc/driver/nvidia"
     files = {"/dev/nvidia0": 0o660, "/dev/nvidiactl": 0o666, "/dev/nvidia-caps/nvidia-cap12": 0o400, "/dev/nvidia-nvswitchctl": 0o666,
              f"{gpu}/gpus/0000:1b:00.0/information": "Device Minor: \t 0\n",
@@ -57,7 +57,7 @@ def test_what_is_wrong_on_a_fake_node_fails():
     assert "nvidia0:660 nvidia-cap12:400" in said and "/dev/nvidia-uvm is missing" in said and "modprobe cxi-user): cxi0" in said, said
 
 
-def test_a_step_of_a_fake_slurm_sees_no_more_in_a_container_than_outside():
+def test_fake_slurm_step_sees_no_more_inside_than_outside():
     outside = "/dev/nvidia0\n/dev/nvidia1\n/dev/nvidia-caps/nvidia-cap12\nvariable CUDA_VISIBLE_DEVICES=1\n"
     for inside, word, status in ((outside, "ok      step: 3 nodes of 3", 0), ("/dev/nvidia1\nvariable CUDA_VISIBLE_DEVICES=0\n", "ok      step: 1 nodes of 3", 0),
                                  (outside + "/dev/nvidia2\n", "FAILED  step: only in the container: /dev/nvidia2", 1),
@@ -70,12 +70,12 @@ def test_a_step_of_a_fake_slurm_sees_no_more_in_a_container_than_outside():
         assert said[0] == status and word in said[1], said[1]
 
 
-def test_an_unknown_check_is_named():
+def test_unknown_check_is_named():
     done = subprocess.run([os.path.join(ROOT, "tests/hardware/run"), "--look", "10a"], stderr=subprocess.PIPE, text=True, check=False)
     assert done.returncode == 2 and 'there is no "10a"' in done.stderr, done.stderr
 
 
-def test_a_benchmark_in_a_slurm_that_is_there_needs_its_programs():
+def test_benchmark_in_existing_slurm_needs_its_programs():
     for words, said in ((["cuda", "--here", "image"], "--here and --programs need each other"),
                         (["mpi", "--here", "image", "--programs", "/"], "with --here there are cuda and nccl")):
         done = subprocess.run([os.path.join(ROOT, "benchmarks/run"), *words], stderr=subprocess.PIPE, text=True, check=False)

@@ -1,13 +1,18 @@
 """Images: pull, images, inspect, rm, gc, login."""
 
 import base64
+import contextlib
+import fcntl
 import json
 import os
 import shutil
+import struct
 import pty
+import re
 import select
 import signal
 import subprocess
+import termios
 import time
 
 import machine
@@ -27,7 +32,78 @@ def test_pull_prints_the_digest_and_images_lists_it():
     user("images").succeeds(base(), digest[7:19], "linux/amd64", "just now", "own")
 
 
-def test_a_second_pull_fetches_no_layer():
+def test_images_lists_each_image_once():
+    name = image("once", [{"a": b"once"}])
+    digest = user("pull", name).succeeds().out.strip()
+    by_digest = f"{name.removesuffix(':1')}@{digest}"
+    user("pull", by_digest).succeeds()
+    root("pull", name).succeeds()
+    lines = [line.split() for line in user("images").succeeds().out.splitlines() if digest[7:19] in line]
+    assert [(line[0], line[1], line[2], line[-1]) for line in lines] == [(name, digest[7:19], "linux/amd64", "own,site")], lines
+    other = image("once-by-digest", [{"b": b"once"}])
+    known = user("pull", other).succeeds().out.strip()
+    user("rm", other).succeeds()
+    other = other.removesuffix(":1") + "@"
+    user("pull", other + known).succeeds()
+    user("images").succeeds(f"{other}{known[:19]}  {known[7:19]}  linux/amd64")
+    assert known not in user("images").out
+    user("images", "--digests").succeeds(f"{other}{known}  {known}  linux/amd64")
+
+
+def test_images_are_printed_in_requested_form():
+    name = image("form", [{"a": os.urandom(20_000)}])
+    digest = user("pull", name).succeeds().out.strip()
+    repository = name.removesuffix(":1")
+    listed = lambda *options: user("images", *options).succeeds().out.splitlines()
+    assert f"{repository} 1 {digest[7:19]}" in listed("--format={{.Repository}} {{ .Tag }} {{.ID}}")
+    lines = listed("--format=table {{.Name}}\\t{{.Size}}")
+    assert lines[0] == "NAME\tSIZE" and any(line.startswith(f"{name}\t") and line.endswith(" kB") for line in lines), lines
+    assert f"{name}={digest}" in listed("--digests", "--format={{.Name}}={{.Digest}}")
+    texts = [user("images", option).succeeds().out for option in ("--format=json", "--json")]
+    first, second = (json.loads(re.sub(r'("age_seconds": *)\d+', r"\g<1>0", text)) for text in texts)  # the clock moves on
+    assert first == second, texts
+    user("images", "--format={{.Colour}}").fails(1, 'unknown field "Colour"', "Repository")
+    user("images", "--format={{.Name").fails(1, "--format")
+
+
+def on_terminal(columns, *arguments, **variables):
+    """Returns the text on a terminal of this width."""
+    primary, secondary = pty.openpty()
+    fcntl.ioctl(secondary, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+    process = subprocess.Popen(machine.as_user(["scontainer", *arguments]), stdin=secondary, stdout=secondary, stderr=secondary,
+                               env=machine.environment(TERM="xterm", **variables), cwd=machine.home, start_new_session=True)
+    os.close(secondary)
+    shown = b""
+    while select.select([primary], [], [], 20)[0]:
+        try:
+            shown += os.read(primary, 65536)
+        except OSError:  # the other side is closed
+            break
+    assert process.wait(10) == 0, shown
+    os.close(primary)
+    return shown.decode()
+
+
+def test_images_fit_the_terminal():
+    name = image("team/of/a/department/with/a/long/name/and-an-image-with-an-even-longer-name", [{"a": b"long"}])
+    digest = user("pull", name).succeeds().out.strip()
+    for columns in (80, 60, 200):
+        lines = on_terminal(columns, "images", NO_COLOR="1").splitlines()
+        assert all(len(line) <= columns for line in lines), lines
+        if columns > 60:
+            line, = [line for line in lines if digest[7:19] in line]
+            assert line.startswith(name if columns == 200 else "...") and "longer-name:1 " in line, line
+    user("images").succeeds(name)
+
+
+def test_value_with_carriage_return_is_explained():
+    for words in (["pull", base() + "\r"], ["run", "--platform=linux/amd64\r", base(), "true"], ["login", "-u", "a\r", registry.name]):
+        done = user(*words)
+        assert done.status != 0 and "the value ends in a carriage return (hint: the script has Windows line ends: sed" in done.err, done
+    user("run", "-q", base(), "echo", "a\r").succeeds("a")
+
+
+def test_second_pull_fetches_no_layer():
     user("pull", base()).succeeds()
     asked = len([r for r in registry.requests if "/blobs/" in r[1]])
     user("pull", base()).succeeds()
@@ -35,7 +111,7 @@ def test_a_second_pull_fetches_no_layer():
     assert len(blobs) == asked, blobs[asked:]
 
 
-def test_a_pull_says_where_its_time_went():
+def test_pull_reports_its_times():
     name = image("timed", [{"a": os.urandom(100_000)}])
     done = user("pull", "--verbose", name).succeeds("sha256:")
     assert ", fetch 0." in done.err and "(1 layer, 0.1 MB), wait for the converter" in done.err, done
@@ -43,7 +119,7 @@ def test_a_pull_says_where_its_time_went():
     assert "import " in machine.root("pull", "-v", name).err
 
 
-def test_what_is_in_the_store_needs_no_registry():
+def test_stored_image_needs_no_registry():
     name = image("leaves", [{"a": b"1"}])
     user("pull", name).succeeds()
     del registry.repositories["leaves"]
@@ -52,7 +128,7 @@ def test_what_is_in_the_store_needs_no_registry():
     user("pull", "--pull=always", name).fails(1, "does not exist")
 
 
-def test_unknown_images_and_wrong_usage_are_said_in_one_line():
+def test_unknown_images_and_wrong_usage_are_reported_in_one_line():
     user("pull", f"{registry.name}/nope:1").fails(1, "nope")
     user("pull", "UPPER").fails(1, "UPPER")
     user("pull", "--platform=x", base()).fails(1, "--platform")
@@ -64,7 +140,7 @@ def test_unknown_images_and_wrong_usage_are_said_in_one_line():
     user("inspect", "0123456789abcdef").fails(1, "no image")
 
 
-def test_inspect_says_what_is_in_an_image():
+def test_inspect_shows_contents_of_an_image():
     status = b"Package: libpmix2\nVersion: 4.2.2-1\n\nPackage: libopenmpi3\nVersion: 4.1.4-3+b1\n"
     lib = "usr/lib/x86_64-linux-gnu/"
     name = image("facts", [{
@@ -82,7 +158,7 @@ def test_inspect_says_what_is_in_an_image():
     user("inspect", found["digest"][7:15]).succeeds("Toy Linux 7", "12.4.99", "/srv")
 
 
-def test_the_fact_sheet_is_kept_since_the_import():
+def test_fact_sheet_is_kept_since_the_import():
     lib = "usr/lib/x86_64-linux-gnu/"
     name = image("sheet", [{"usr/lib/os-release": b"PRETTY_NAME=Below\n", lib + "libnccl.so.2.19.3": b"x", lib + "libcudart.so.12.4.99": b"x"},
                            {"etc/os-release": "../usr/lib/os-release", "usr/lib/os-release": b"PRETTY_NAME='Above 1'\n",
@@ -126,7 +202,7 @@ def pull_by_fakes(name, **scripts):
     return machine.run(machine.as_user([programs + "/scontainer", "pull", name]), "", machine.environment(), machine.home)
 
 
-def test_no_start_waits_for_the_fact_sheet():
+def test_fact_sheet_delays_no_start():
     files = {"etc/os-release": b"PRETTY_NAME=Beside\n"}
     # It is found while the last layer is verified.
     pull_by_fakes(image("sheet-beside", [files, {"a": b"b"}]),
@@ -134,7 +210,7 @@ def test_no_start_waits_for_the_fact_sheet():
                   layer_verifier='n=0\nuntil [ -e found ]; do n=$((n + 1)); [ $n -lt 100 ] || exit 3; /bin/sleep 0.1; done\n'
                                  'exec TRUE "$@"\n').succeeds()
     assert user("inspect", "--json", f"{registry.name}/sheet-beside:1").json()["facts"]["os"] == "Beside"
-    # If that takes too long, the image has none; its layers are read when somebody asks.
+    # If that takes too long, the image has none; its layers are read on request.
     began = time.monotonic()
     name = image("sheet-slow", [files, {"c": b"d"}])
     pull_by_fakes(name, layer_writer='[ "$1" = facts ] && exec /bin/sleep 60\nexec TRUE "$@"\n').succeeds()
@@ -144,7 +220,7 @@ def test_no_start_waits_for_the_fact_sheet():
     assert b"\0fact=" not in open(store("records", found["digest"].removeprefix("sha256:")), "rb").read()
 
 
-def test_inspect_shows_what_the_configuration_says_of_an_image_that_is_not_pulled():
+def test_inspect_shows_configuration_of_image_not_pulled():
     name = image("unpulled", [{"etc/hello": b"x"}], env=["CUDA_VERSION=12.4.1", "NCCL_VERSION=2.21.5", "OPENMPI_VERSION=4.1.7"])
     before = stored("layers/sha256")
     user("inspect", name).succeeds("cuda         12.4.1\n", "nccl         2.21.5\n", "srun         --mpi=pmix\n",
@@ -152,29 +228,33 @@ def test_inspect_shows_what_the_configuration_says_of_an_image_that_is_not_pulle
     assert stored("layers/sha256") == before, "something was pulled"
 
 
-def test_the_sites_catalogue_is_listed():
+def test_site_catalogue_is_listed():
     name = image("catalogued", [{"etc/hello": b"x"}])
-    assert user("catalogue").succeeds().out == "NAME  IMAGE  DESCRIPTION\n"
+    assert user("catalogue").succeeds().out == "NAME  IMAGE  SIZE  PLATFORM  DESCRIPTION\n"
     assert "DESCRIPTION" not in user("images").succeeds().out
     os.makedirs("/etc/spank-container/catalogue.d")
     entry = "/etc/spank-container/catalogue.d/toy.toml"
     try:
         machine.write(entry, f'image = "{name}"\ndescription = "a toy, for tests"\n')
         machine.write("/etc/spank-container/catalogue.d/README", "not an image")
-        user("catalogue").succeeds(f"toy   {name}  a toy, for tests\n")
+        user("catalogue").succeeds(f"toy   {name}  -     -         a toy, for tests\n")
         assert user("catalogue", "--json").json() == [{"name": "toy", "image": name, "description": "a toy, for tests"}]
         user("pull", user("catalogue", "toy").succeeds().out.strip()).succeeds()
+        line = user("catalogue").succeeds().out.splitlines()[1]
+        assert re.search(r"  [0-9.]+ k?B  +linux/amd64  +a toy, for tests$", line), line
+        known = user("catalogue", "--json").json()[0]
+        assert known["platform"] == "linux/amd64" and known["bytes"] > 0, known
         user("images").succeeds("DESCRIPTION", "a toy, for tests")
         assert [one["description"] for one in user("images", "--json").json() if "description" in one] == ["a toy, for tests"]
         user("catalogue", "none").fails(1, 'no image "none" in the site\'s catalogue')
         machine.write(entry, 'imgae = "x"\n')
-        user("catalogue").fails(1, "toy.toml", '"imgae" is no key')
+        user("catalogue").fails(1, 'toy.toml", line 1: imgae: unknown key (hint: did you mean "image"?)')
         user("images").succeeds("catalogued:1")
     finally:
         shutil.rmtree("/etc/spank-container/catalogue.d")
 
 
-def test_a_user_of_the_image_and_its_labels_are_told():
+def test_image_user_and_labels_are_shown():
     made = oci.Image([oci.Layer({"etc/hello": b"x"})])
     made.config["config"] |= {"User": "app:app", "Labels": {"org.opencontainers.image.source": "https://example.org/app"}}
     made.seal()
@@ -188,7 +268,7 @@ def test_a_user_of_the_image_and_its_labels_are_told():
     assert user("inspect", "--json", name).json()["labels"] == {"org.opencontainers.image.source": "https://example.org/app"}
 
 
-def test_signatures_count_in_every_store_and_inspect_names_the_key():
+def test_signatures_apply_to_every_store_and_inspect_names_the_key():
     key = signatures.Key(machine.work, "site")
     name = image("signed", [{"a": b"b"}])
     repository, digest = registry.repositories["signed"], oci.digest(registry.repositories["signed"].manifests["1"][1])
@@ -211,7 +291,7 @@ def test_signatures_count_in_every_store_and_inspect_names_the_key():
     assert not stored("images/signatures"), "the signatures of an image that was removed are there"
 
 
-def test_rm_removes_names_images_and_layers_that_nobody_else_has():
+def test_rm_removes_names_images_and_unshared_layers():
     shared, own = {"shared": b"s" * 5000}, {"own": b"o" * 5000}
     first, second = image("rm-one", [shared, own]), image("rm-two", [shared])
     user("pull", first, second).succeeds()
@@ -223,7 +303,7 @@ def test_rm_removes_names_images_and_layers_that_nobody_else_has():
     user("rm", second).succeeds("removed 1 image and 1 layer")
 
 
-def test_gc_removes_what_nobody_needs_and_only_when_told():
+def test_gc_removes_unneeded_objects_only_on_request():
     before = set(stored("layers/sha256"))
     name = image("gc", [{"a": b"a" * 5000}])
     user("pull", name).succeeds()
@@ -235,7 +315,7 @@ def test_gc_removes_what_nobody_needs_and_only_when_told():
     os.utime(orphan, (1, 1))
     size = os.stat(orphan).st_blocks * 512
     report = user("gc", "--json").json()
-    assert report == {"dry_run": True, "images": 0, "layers": 1, "bytes": size, "layers_in_use": 0}, report
+    assert report == {"dry_run": True, "images": 0, "layers": 1, "bytes": size, "layers_in_use": 0, "build_steps": 0}, report
     assert os.path.exists(orphan)
     user("gc", "--yes").succeeds("removed 0 images and 1 layer")
     assert not os.path.exists(orphan) and os.path.exists(young)
@@ -252,7 +332,7 @@ def slow(handler, kind, name):
     return False
 
 
-def test_ctrl_c_in_mid_pull_leaves_nothing():
+def test_ctrl_c_during_pull_leaves_nothing():
     name = image("slow", [{"a": os.urandom(3 << 20)}])
     registry.repositories["slow"].hooks.append(slow)
     before = [stored(what) for what in ("layers/sha256", "records", "names", "images")]
@@ -263,27 +343,19 @@ def test_ctrl_c_in_mid_pull_leaves_nothing():
     assert [stored(what) for what in ("layers/sha256", "records", "names", "images")] == before
 
 
-def test_progress_is_drawn_on_a_terminal_and_written_in_lines_elsewhere():
+def test_progress_is_drawn_on_terminal_and_printed_as_lines_elsewhere():
     name = image("progress", [{"a": os.urandom(4 << 20)}])
     plain = user("pull", name).succeeds()
     assert "pulling " in plain.err and "\r" not in plain.err and "\033" not in plain.err, plain
+    assert re.search(f"^pulled {name}: 4.2 MB in \\d+\\.\\d s, 1 of 1 layers$", plain.err, re.M), plain
     user("rm", name).succeeds()
-    primary, secondary = pty.openpty()
-    process = subprocess.Popen(machine.as_user(["scontainer", "pull", name]), stdin=secondary, stdout=secondary, stderr=secondary,
-                               env=machine.environment(TERM="xterm"), cwd=machine.home, start_new_session=True)
-    os.close(secondary)
-    shown = b""
-    while select.select([primary], [], [], 20)[0]:
-        try:
-            shown += os.read(primary, 65536)
-        except OSError:  # the other side is closed
-            break
-    assert process.wait(10) == 0, shown
-    assert b"\r\033[K" in shown and b"% " in shown and b" of 4.2 MB" in shown and b"100%" in shown and b"[####" in shown, shown
-    os.close(primary)
+    shown = on_terminal(80, "pull", name)
+    assert all(text in shown for text in ("\r\033[K", "% ", " of 4.2 MB", "100%", "[####")), shown
+    assert f"pulled {name}: 4.2 MB in " in shown.split("\r\033[K")[-1], shown
+    assert "pulled" not in user("pull", name).succeeds().err, "nothing was pulled"
 
 
-def test_a_user_needs_no_home_if_he_names_a_place():
+def test_user_without_home_can_name_a_store_directory():
     done = machine.run(["setpriv", "--reuid=61999", "--regid=61999", "--clear-groups", "scontainer", "images"], "",
                        {"PATH": "/usr/bin"}, "/")
     assert done.status == 0, done
@@ -298,7 +370,7 @@ def test_a_user_needs_no_home_if_he_names_a_place():
     user("pull", image("no-home", [{"a": b"1"}]), HOME=None).succeeds()  # as passwd says
 
 
-def test_a_full_store_is_said_and_works_again_when_there_is_room():
+def test_full_store_is_reported_and_works_again_with_space():
     place = os.path.join(machine.work, "small")
     os.makedirs(place)
     machine.mount("-t", "tmpfs", "-o", f"size=2m,uid={machine.UID}", "tool", place)
@@ -323,7 +395,7 @@ def wants_login(handler, *_):
 
 
 class Cave:
-    """A registry that lets in nobody but alice, with the private image `treasure`."""
+    """A registry that admits alice only, with the private image `treasure`."""
 
     def __init__(self):
         self.server = Server()
@@ -350,7 +422,7 @@ def of_alice(path, text, mode=0o600):
     return path
 
 
-def test_a_private_image_is_pulled_after_a_login():
+def test_private_image_is_pulled_after_login():
     auth = of_alice(os.path.join(machine.home, "private/auth.json"), '{"auths": {"other:5000": {"auth": "eDp5"}}, "HttpHeaders": {"X": "y"}}')
     login = lambda *options, text="open sesame\n": user("login", *options, cave.server.name, stdin=text, REGISTRY_AUTH_FILE=auth)
 
@@ -383,11 +455,17 @@ def test_a_private_image_is_pulled_after_a_login():
         assert stored_now()["auths"][cave.server.name]["auth"] == base64.b64encode(b"alice:anything").decode()
         login(text="alice\nopen sesame\n").succeeds("stored for")
         login("--username=alice", text="").fails(1, "password")
+        for words in (["-u", "alice", "--password-stdin"], ["--password-stdin", "--username=alice"]):
+            login(*words, text="open sesame\r\n").succeeds("stored for")
+            assert stored_now()["auths"][cave.server.name]["auth"] == SECRET
+        login("--password-stdin", text="alice\nopen sesame\n").fails(1, "--password-stdin needs --username")
+        user("login", "-u", "alice", "--password-stdin", f"http://{cave.server.name}/v2/", stdin="open sesame\n",
+             REGISTRY_AUTH_FILE=auth).succeeds(f"stored for {cave.server.name}")
     user("login", "127.0.0.1:1", "--username=alice", stdin="x\n", REGISTRY_AUTH_FILE=auth).fails(1, "connection refused")
     user("login", registry.name, "--username=alice", stdin="x\n", REGISTRY_AUTH_FILE=auth).succeeds("not checked")
 
 
-def test_a_credential_helper_keeps_the_login():
+def test_credential_helper_keeps_the_login():
     auth = of_alice(os.path.join(machine.home, "helped/auth.json"), '{"credsStore": "vault"}')
     helper, vault = os.path.join(machine.home, "bin/docker-credential-vault"), os.path.join(machine.home, "bin/vault")
     of_alice(helper, f'''#!/bin/sh
@@ -408,7 +486,7 @@ esac
         user("pull", "--pull=always", cave.image, **more).fails(1, "login")
 
 
-def test_the_users_own_proxy_serves_his_own_store():
+def test_user_proxy_serves_the_user_store():
     proxy = Server()
     proxy.paths.append((r".*", lambda handler: handler.answer_json(404, "{}")))
     name = image("through-a-proxy", [{"a": b"1"}])
@@ -417,23 +495,37 @@ def test_the_users_own_proxy_serves_his_own_store():
     user("pull", name, http_proxy=f"http://{proxy.name}", no_proxy="127.0.0.1").succeeds()
 
 
-def test_helps_teach():
+def test_help_texts_explain_usage():
     golden("help.txt", user("--help").succeeds().out)
     commands = [line.split()[0] for line in user("--help").out.split("commands:\n")[1].split("\n\n")[0].splitlines()]
     golden("commands.txt", "\n".join(user(command, "--help").succeeds().out for command in commands))
+    long = [line for command in commands for line in user(command, "--help").out.splitlines() if len(line) > 80]
+    assert long == [], long
     assert user("help", "run").out == user("run", "--help").out
+
+
+def test_unknown_command_hints_at_the_one_that_does_it():
+    for command, hint in (("pul", "did you mean pull?"), ("ls", "scontainer images"), ("ps", "scontainer containers lists them"),
+                          ("rmi", "scontainer rm IMAGE"), ("search", "scontainer catalogue"), ("tag", "scontainer push IMAGE"),
+                          ("logs", "--detach"), ("cp", "--mounts=./DIR"), ("kill", "scontainer stop"),
+                          ("cache", "scontainer gc"), ("instance", "--detach --name=NAME"), ("xyz", "--help lists them")):
+        user(command, "x").fails(2, f'unknown command "{command}" (hint: ', hint)
+
+
+def test_version_is_printed():
     user("version").succeeds("scontainer ")
     assert user("info", "--json").json()["store"] == store()
 
 
-def test_several_images_are_pulled_at_once_and_told_in_order():
+def test_several_images_are_pulled_in_parallel_and_listed_in_order():
     names = [image(f"at-once-{number}", [{"file": bytes([number]) * 9000}]) for number in range(6)]
     waiting, together = [], []
 
     def hold(handler, kind, name):
         waiting.append(name)
+        with contextlib.suppress(AssertionError):
+            wait_for("another request", lambda: len(waiting) > 1 or together)
         together.append(len(waiting))
-        time.sleep(0.3)
         waiting.pop()
 
     for number in range(6):

@@ -1,4 +1,4 @@
-"""What the cases share: a machine with the product installed, a registry, a user named alice, and ways to run scontainer."""
+"""Shared by the cases: a machine with the product installed, a registry, a user named alice, and ways to run scontainer."""
 
 import json
 import os
@@ -164,7 +164,7 @@ def stored(what):
 
 
 def names():
-    """What the files of names/ say."""
+    """Returns the contents of the files in names/."""
     return "".join(open(store("names", file)).read() for file in stored("names"))
 
 
@@ -197,6 +197,7 @@ def must_be_clean():
     except AssertionError as error:
         raise AssertionError(f"{error}: {our_processes()}") from None
     assert stored("running") == [], stored("running")
+    started.clear()
 
 
 def clean_up():
@@ -210,4 +211,5 @@ def clean_up():
             os.kill(int(process), signal.SIGKILL)
         except ProcessLookupError:
             pass
+    started.clear()
     user("containers")  # removes the notes of those that were killed

@@ -1,4 +1,4 @@
-"""What a site asks a node: scontainer doctor --node for HealthCheckProgram, scontainer metrics for Prometheus."""
+"""Questions of a site to a node: scontainer doctor --node for HealthCheckProgram, scontainer metrics for Prometheus."""
 
 import contextlib
 import ctypes
@@ -49,7 +49,7 @@ def wrong(status, *texts):
     return lines
 
 
-def test_a_healthy_node_says_nothing():
+def test_healthy_node_is_silent():
     with node():
         done = root("doctor", "--node", "--quiet")
         assert (done.status, done.out, done.err) == (0, "", ""), done
@@ -64,7 +64,7 @@ def test_a_healthy_node_says_nothing():
     root("doctor", "--node", "--quiet", "--json").fails(2, "--json")
 
 
-def test_a_node_without_its_plugin_line_is_a_warning():
+def test_missing_plugin_line_is_a_warning():
     with node():
         machine.write(PLUGSTACK, "")
         wrong(3, "warning: Slurm plugin: no plugstack.conf")
@@ -84,7 +84,7 @@ def test_doctor_suid_dumpable_1_is_a_warning():
                 machine.run(["umount", "/proc/sys/fs/suid_dumpable"], "", machine.environment(), "/").succeeds()
 
 
-def test_a_node_with_pyxis_in_plugstack_conf_is_told():
+def test_pyxis_in_plugstack_conf_is_reported():
     ours = "required spank_container.so\n"
     theirs = "/run/spank_pyxis.so"  # a file that is not linked with our library
     with node():
@@ -99,7 +99,7 @@ def test_a_node_with_pyxis_in_plugstack_conf_is_told():
         root("doctor", "--node").succeeds("ok      Slurm plugin: ")
 
 
-def test_a_node_that_can_start_no_container_is_told():
+def test_node_unable_to_start_containers_is_reported():
     with node():
         machine.write(CONFIG, machine.settings + "nonsense = 1\n")
         try:
@@ -133,7 +133,7 @@ def test_a_node_that_can_start_no_container_is_told():
 
 @contextlib.contextmanager
 def moved_store(directory):
-    """It lies elsewhere, and a link leads to it."""
+    """Moves the store and leaves a link to it."""
     os.makedirs(directory)
     machine.mount("--move", STORE, directory)
     os.rmdir(STORE)
@@ -146,7 +146,7 @@ def moved_store(directory):
         machine.mount("--move", directory, STORE)
 
 
-def test_a_store_that_was_moved_is_used_and_told():
+def test_moved_store_is_used_and_reported():
     with node(), moved_store("/var/lib/other-disk/store"):
         ids = [str(number) for number in (machine.SERVICE_UID, machine.SERVICE_UID)]
         machine.run(["/usr/libexec/spank-container/agent", "setup", *ids], "", machine.environment(), "/").succeeds()
@@ -159,7 +159,7 @@ def test_a_store_that_was_moved_is_used_and_told():
         wrong(1, "node store: ")
 
 
-def test_a_store_that_other_data_fills_is_told():
+def test_store_filled_by_other_data_is_reported():
     with node(), small_store(16):
         wrong(0)
         with open(STORE + "/junk", "wb") as junk:
@@ -173,7 +173,7 @@ def test_a_store_that_other_data_fills_is_told():
         assert found["spank_container_store_free_bytes"][""] == 0 and found["spank_container_node_status"][""] == 1, found
 
 
-def test_a_file_system_that_hangs_does_not_hang_doctor():
+def test_hung_file_system_does_not_hang_doctor():
     libc = ctypes.CDLL(None, use_errno=True)
     with node():
         device = os.open("/dev/fuse", os.O_RDWR)
@@ -188,7 +188,7 @@ def test_a_file_system_that_hangs_does_not_hang_doctor():
             libc.umount2(b"/etc/slurm", 2)
 
 
-def test_the_example_drains_a_node_that_can_start_no_container_and_no_other():
+def test_drain_example_drains_only_nodes_unable_to_start_containers():
     fakes, said = os.path.join(machine.work, "fakes"), os.path.join(machine.work, "scontrol-said")
     os.makedirs(fakes)
     machine.write(fakes + "/scontrol", f'#!/bin/sh\nprintf "%s|" "$@" >>{said}\n')
@@ -230,7 +230,7 @@ def metrics(text):
     return found
 
 
-def test_metrics_are_those_of_the_store():
+def test_metrics_describe_the_store():
     with node():
         before = metrics(root("metrics").succeeds().out)
         assert before["spank_container_node_status"][""] == 0, before
@@ -267,7 +267,7 @@ def counted(*lines, end="\n"):
     return (int(found["spank_container_starts_total"][""]), int(sum(found["spank_container_failures_total"].values())), found)
 
 
-def test_metrics_count_what_the_log_says():
+def test_metrics_count_log_events():
     starts, failures, found = counted("[2026-01-02T03:04:05.678] slurmd started", PLACE + START, PLACE + FAILED, PLACE + PULL,
                                       PLACE + START.replace("fuse=0 pulled=1", "fuse=5 pulled=0"),
                                       PLACE.replace("spank-container", "pyxis").replace("7.0", "7.batch") + START,
@@ -283,7 +283,7 @@ def test_metrics_count_what_the_log_says():
     root("metrics", "--log", "/dev/zero").fails(1, "not a regular file")
 
 
-def test_the_log_as_json_has_each_start_and_failure_once():
+def test_json_log_has_each_start_and_failure_once():
     path = os.path.join(machine.work, "slurmd.log")
     with open(path, "w", errors="surrogateescape") as log:
         log.write("\n".join(("[2026-01-02T03:04:05.678] slurmd started", PLACE + START, START, PLACE + FAILED.replace("IMAGE", 'a\\"b\udcff'), PLACE + PULL, PULL,
@@ -303,7 +303,7 @@ def test_the_log_as_json_has_each_start_and_failure_once():
     os.unlink(path)
 
 
-def test_metrics_believe_no_text_of_a_user():
+def test_metrics_distrust_user_texts():
     hostile = [
         START, "spank-container: " + START, "[2026] " + START, PLACE + " " + START, PLACE + START + " ", PLACE + START + " more=1",
         PLACE + "x " + START, PLACE + START.replace("job=7", "job=8"), PLACE + START.replace("user=ann", "user=ann uid=0"),

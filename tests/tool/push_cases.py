@@ -33,7 +33,7 @@ def path(name):
     return os.path.join(home, name)
 
 
-def test_an_image_is_pushed_with_its_digest_and_comes_back():
+def test_pushed_image_keeps_its_digest_and_can_be_pulled():
     configured()
     name = image("pushed/from", [{"etc/hello": b"hello\n"}, {"data": random.Random(5).randbytes(300_000)}])
     digest = user("pull", name).succeeds().out.strip()
@@ -64,7 +64,7 @@ def test_blobs_of_the_same_registry_are_mounted():
     assert registry.repositories["mounted/to"].manifests["1"] == registry.repositories["mounted/from"].manifests["1"]
 
 
-def test_a_public_image_of_the_node_is_copied_from_its_registry():
+def test_public_image_of_the_node_is_copied_from_its_registry():
     configured()
     name = image("nodes/from", [{"etc/hello": b"of the node\n"}])
     digest = root("pull", name).succeeds().out.strip()
@@ -87,7 +87,7 @@ def cut(handler, size):
     return True
 
 
-def test_a_broken_upload_goes_on_where_it_was():
+def test_interrupted_upload_is_resumed():
     configured()
     size = 80 << 20
     name = image("resumed/from", [{"data": random.Random(6).randbytes(size)}])
@@ -110,7 +110,7 @@ def test_a_broken_upload_goes_on_where_it_was():
     assert set(repository.blobs) == set(registry.repositories["resumed/from"].blobs) - {digest}
 
 
-def test_a_registry_that_takes_no_pieces_gets_the_whole():
+def test_registry_without_chunked_upload_gets_the_whole_blob():
     configured()
     name = image("whole/from", [{"data": random.Random(9).randbytes(40 << 20)}])
     user("pull", name).succeeds()
@@ -122,7 +122,7 @@ def test_a_registry_that_takes_no_pieces_gets_the_whole():
     assert repository.manifests["1"] == registry.repositories["whole/from"].manifests["1"]
 
 
-def test_a_registry_that_never_gets_on_is_given_up():
+def test_registry_without_progress_is_abandoned():
     configured()
     name = image("stuck/from", [{"etc/hello": b"stuck\n"}])
     user("pull", name).succeeds()
@@ -135,7 +135,7 @@ def test_a_registry_that_never_gets_on_is_given_up():
     user("push", "-q", name, f"{away.name}/stuck/to:1").fails(1, "status 405", "this registry is read-only")
 
 
-def test_a_private_registry_gets_the_users_credentials_for_pushing():
+def test_private_registry_gets_push_credentials_of_the_user():
     configured()
     name = image("owned/from", [{"etc/hello": b"owned\n"}])
     user("pull", name).succeeds()
@@ -199,7 +199,7 @@ def test_files_are_pushed_and_run_as_before():
     assert "from no registry" in moved.err, moved
 
 
-def test_of_an_archive_for_several_platforms_one_is_pushed():
+def test_archive_for_several_platforms_pushes_one():
     configured()
     images = {name: oci.Image([oci.Layer({"etc/arch": name.encode()})], architecture=name) for name in ("amd64", "arm64")}
     layout = path("platforms")
@@ -219,7 +219,7 @@ def test_of_an_archive_for_several_platforms_one_is_pushed():
     user("push", "-q", "--platform=linux/s390x", "oci:platforms", to).fails(1, "linux/amd64", "linux/arm64")
 
 
-def test_an_image_whose_registry_is_gone_is_pushed_flat_only():
+def test_image_without_its_registry_is_pushed_flat_only():
     configured()
     name = image("gone/from", [{"etc/hello": b"gone\n"}])
     digest = user("pull", name).succeeds().out.strip()
@@ -229,7 +229,7 @@ def test_an_image_whose_registry_is_gone_is_pushed_flat_only():
     assert flat != digest and list(away.repositories["gone/to"].manifests) == ["1", flat]
 
 
-def test_a_real_registry_takes_pushes():
+def test_real_registry_accepts_pushes():
     import docker_registry
     real = docker_registry.DockerRegistry()
     machine.write("/etc/spank-container/config.toml", machine.settings + f'[registries."{real.name}"]\ninsecure = true\n')

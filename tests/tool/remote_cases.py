@@ -55,7 +55,7 @@ def serve_artifact(name, data, media_type=SIF, config_type=SIF_CONFIG):
     return repository
 
 
-def test_a_sif_file_of_a_registry_runs():
+def test_sif_file_of_a_registry_runs():
     data = sif()
     serve_artifact("oras/cow", data)
     name = f"oras://{registry.name}/oras/cow:1"
@@ -79,14 +79,14 @@ def test_a_sif_file_of_a_registry_runs():
     user("rm", name).succeeds("removed")
 
 
-def test_a_squashfs_of_a_registry_runs_and_an_image_is_no_file():
+def test_registry_squashfs_runs_and_image_is_refused_as_file():
     serve_artifact("oras/sqsh", squashfs(), "application/vnd.oci.image.layer.v1.tar", "application/vnd.unknown.config.v1+json")
     user("run", "-q", f"oras://{registry.name}/oras/sqsh:1", "sh", "-c", "echo $GREETER").succeeds("base\n")
     user("pull", f"oras://{registry.name}/base:1").fails(1, "is not an artifact of one file", "docker://")
     user("pull", f"oras://{registry.name}/oras/nope:1").fails(1, "oras/nope")
 
 
-def test_what_is_wrong_with_a_sif_file_is_told():
+def test_sif_file_errors_are_reported():
     encrypted = serve_artifact("oras/shut", sif(file_system=5))
     user("pull", f"oras://{registry.name}/oras/shut:1").fails(1, "the SIF file's root file system is encrypted")
     user("pull", "--output=shut.sif", f"oras://{registry.name}/oras/shut:1").fails(1, "encrypted")
@@ -98,8 +98,8 @@ def test_what_is_wrong_with_a_sif_file_is_told():
     user("pull", f"oras://{registry.name}/oras/text:1").fails(1, "neither a SIF nor a squashfs")
 
 
-def test_a_file_of_a_web_server_is_resumed_and_compared():
-    data = sif() + random.Random(8).randbytes(3 << 20)  # behind the root file system nobody looks
+def test_web_server_file_is_resumed_and_verified():
+    data = sif() + random.Random(8).randbytes(3 << 20)  # the bytes behind the root file system are not read
     cut = []
 
     def serve(handler):
@@ -120,7 +120,7 @@ def test_a_file_of_a_web_server_is_resumed_and_compared():
     user("pull", "--output=x.sif", base()).fails(1, "oras://NAME or https://HOST/FILE")
 
 
-def test_url_query_is_kept_nowhere():
+def test_url_query_is_stored_nowhere():
     data, gets = squashfs(), []
 
     def serve(handler):

@@ -6,7 +6,7 @@ import machine
 from machine import base, root, user
 
 
-def test_pull_as_root_fills_the_nodes_store():
+def test_pull_as_root_fills_the_node_store():
     digest = root("pull", base()).succeeds().out.strip()
     assert digest.startswith("sha256:"), digest
     assert os.path.exists(f"/var/lib/spank-container/records/{digest[7:]}")
@@ -17,8 +17,27 @@ def test_pull_as_root_fills_the_nodes_store():
     root("pull", f"{machine.registry.name}/nope:1").fails(1, "nope")
 
 
+def test_users_see_facts_and_size_of_public_images_of_the_node():
+    name = machine.image("of-node", [{"etc/os-release": b"PRETTY_NAME='Node 1'\n", "a": os.urandom(50_000)}], env=["CUDA_VERSION=12.4.1"])
+    digest = root("pull", name).succeeds().out.strip()
+    requests = len(machine.registry.requests)
+    mine, = [one for one in user("images", "--json").json() if one["digest"] == digest]
+    node, = [one for one in root("images", "--json").json() if one["digest"] == digest]
+    assert (mine["store"], mine["platform"], mine["layers"], mine["complete"]) == ("site", "linux/amd64", 1, True), mine
+    assert mine["bytes"] == node["bytes"] > 50_000, (mine, node)
+    found, of_root = user("inspect", "--json", name).json(), root("inspect", "--json", name).json()
+    assert found["facts"]["os"] == "Node 1" and found == of_root, (found, of_root)
+    told = user("inspect", name).succeeds("Node 1", "linux/amd64", " kB in 1 layers").out
+    assert "not pulled" not in told and "bytes=" not in told, told
+    user("inspect", digest[7:19]).succeeds("Node 1")
+    assert len(machine.registry.requests) == requests, "the registry was asked"
+    root("rm", name).succeeds("removed 1 image")
+    assert not os.listdir("/var/lib/spank-container/public") or digest[7:] not in os.listdir("/var/lib/spank-container/public")
+    user("inspect", name).succeeds("not pulled")
+
+
 def test_pull_as_root_makes_no_container():
-    """What a site mounts, forbids and runs for containers has no part in it: here nothing of it would work."""
+    """Mounts, restrictions and hooks of the site for containers do not apply: none of them would work here."""
     os.makedirs("/etc/spank-container/config.d", exist_ok=True)
     path = "/etc/spank-container/config.d/50-pull.toml"
     machine.write(path, 'mounts = ["/nowhere:/nowhere"]\nfeatures_off = ["container-readonly"]\n')
@@ -34,7 +53,7 @@ def test_pull_as_root_makes_no_container():
     root("pull", "/usr").fails(1, "the store takes no squashfs and no directory")
 
 
-def test_a_node_can_hold_layers_whatever_processors_it_was_started_on():
+def test_node_holds_layers_with_any_processor_affinity():
     """Linux 6.18 numbers mount namespaces by processor, and lets none be kept that has a lower number than the keeper's."""
     allowed = sorted(os.sched_getaffinity(0))
     ids = [str(number) for number in (machine.SERVICE_UID, machine.SERVICE_UID)]
@@ -47,7 +66,7 @@ def test_a_node_can_hold_layers_whatever_processors_it_was_started_on():
             machine.run([*node, *setup], "", machine.environment(), "/").succeeds(" nsfs ")
 
 
-def test_the_agent_ends_if_the_plugin_has_not_started_it():
+def test_agent_ends_unless_started_by_the_plugin():
     agent = "/usr/libexec/spank-container/agent"
     for arguments, status in (([], 2), (["step"], 2), (["step", "1", "1", "1", "1"], 1)):
         done = machine.run([agent, *arguments], "", machine.environment(), "/")
@@ -64,7 +83,7 @@ def test_run_as_root_is_a_step_of_root():
     root("shell", base(), stdin="exit 5\n").status == 5
 
 
-def test_an_image_file_belongs_to_root_in_a_step_of_root():
+def test_image_file_belongs_to_root_in_a_step_of_root():
     """It is served by a process of the service user."""
     path = os.path.join(machine.work, "served.sqsh")
     root("pull", base()).succeeds()
@@ -72,7 +91,7 @@ def test_an_image_file_belongs_to_root_in_a_step_of_root():
     root("run", "-q", path, "sh", "-c", "echo more >>/etc/passwd; touch /usr/bin/new; stat -c %u /etc /etc/passwd /usr/bin/new").succeeds("0\n0\n0\n")
 
 
-def test_inspect_export_and_rm_as_root_work_on_the_nodes_store():
+def test_inspect_export_and_rm_as_root_use_the_node_store():
     root("pull", base()).succeeds()
     found = root("inspect", "--json", base()).json()
     assert "Debian" in found["facts"]["os"]
@@ -87,7 +106,7 @@ def test_inspect_export_and_rm_as_root_work_on_the_nodes_store():
     assert base() not in root("images").succeeds().out
 
 
-def test_doctor_sees_the_node():
+def test_doctor_examines_the_node():
     root("pull", base()).succeeds()
     found = {one["check"]: one for one in root("doctor", "--json", f"--registry={machine.registry.name}").json()}
     assert found["service user"]["verdict"] == "ok" and found["node store"]["verdict"] == "ok", found

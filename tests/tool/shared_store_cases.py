@@ -52,7 +52,7 @@ def layers_asked(name):
     return sum("/blobs/" in path for _, path, _ in machine.registry.seen(f"/v2/{name}/"))
 
 
-def test_pull_shared_fills_the_shared_store_and_no_other():
+def test_pull_shared_fills_the_shared_store_only():
     name = image("for-all", [{"a": os.urandom(300_000)}, {"b": b"2"}, {"b": b"2"}])
     with shared_store():
         digest = root("pull", "--shared", name).succeeds().out.strip()
@@ -67,7 +67,7 @@ def test_pull_shared_fills_the_shared_store_and_no_other():
         assert os.listdir(f"{DIRECTORY}/tmp") == os.listdir(f"{DIRECTORY}/leases") == []
 
 
-def test_pull_shared_mends_what_is_damaged():
+def test_pull_shared_repairs_damaged_blobs():
     name = image("mended", [{"a": os.urandom(100_000)}])
     with shared_store():
         root("pull", "--shared", name).succeeds()
@@ -78,7 +78,7 @@ def test_pull_shared_mends_what_is_damaged():
         root("pull", "--shared", name).succeeds()
 
 
-def test_pull_shared_of_what_is_missing_reads_nothing_else():
+def test_pull_shared_of_missing_image_reads_no_others():
     name = image("missing", [{"a": os.urandom(100_000)}, {"b": os.urandom(50_000)}])
     with shared_store():
         digest = root("pull", "--shared", "--pull=missing", name).succeeds().out.strip()
@@ -92,7 +92,7 @@ def test_pull_shared_of_what_is_missing_reads_nothing_else():
         root("pull", "--shared", name).fails(1, "has digest")
 
 
-def test_pull_shared_says_why_it_cannot():
+def test_pull_shared_failure_is_explained():
     name = image("cannot", [{"a": os.urandom(300_000)}])
     root("pull", "--shared", name).fails(1, "no shared store")
     with shared_store('max_size = "100K"'):
@@ -107,7 +107,7 @@ def test_pull_shared_says_why_it_cannot():
         root("pull", "--shared", name).fails(1, "shared store")
 
 
-def test_images_lists_the_shared_store_for_whom_it_is():
+def test_images_lists_the_shared_store_for_permitted_users():
     name = image("listed-shared", [{"a": os.urandom(300_000)}])
     with shared_store():
         digest = root("pull", "--shared", name).succeeds().out.strip()
@@ -130,7 +130,7 @@ def test_images_lists_the_shared_store_for_whom_it_is():
         assert "can be entered by others" in done.err, done
 
 
-def test_gc_shared_removes_what_nobody_uses():
+def test_gc_shared_removes_unused_images():
     names = [image(f"old-{days}", [{"a": os.urandom(200_000)}]) for days in (1, 40)]
     with shared_store():
         digests = [root("pull", "--shared", name).succeeds().out.strip() for name in names]
@@ -161,7 +161,7 @@ def test_gc_shared_keeps_the_limit():
         assert removed["files"] == 1 and removed["bytes"] > 200_000 and digest[7:] in blobs(), removed
 
 
-def test_doctor_says_which_way_images_come():
+def test_doctor_reports_the_image_path():
     def sources():
         return {one["check"]: one for one in user("doctor", "--job", "--json").json()}["image sources"]
     root("pull", image("any", [{"a": b"1"}])).succeeds()
@@ -176,7 +176,7 @@ def test_doctor_says_which_way_images_come():
         assert told["verdict"] == "warning" and f"{DIRECTORY} (not used: " in told["detail"] and "chmod 0700" in told["cure"], told
 
 
-def test_doctor_says_whether_nodes_take_images_from_each_other():
+def test_doctor_reports_whether_nodes_share_images():
     def peers(keys="", **step):
         machine.write(CONFIG, "\n".join([machine.settings, "[peers]", keys, ""]))
         told = {one["check"]: one for one in user("doctor", "--job", "--json", **step).json()}["other nodes"]
@@ -205,7 +205,7 @@ def test_doctor_says_whether_nodes_take_images_from_each_other():
         machine.write(CONFIG, machine.settings)
 
 
-def test_a_shared_store_that_hangs_does_not_hang_who_looks_at_it():
+def test_hung_shared_store_does_not_hang_readers():
     libc = ctypes.CDLL(None, use_errno=True)
     with shared_store():
         device = os.open("/dev/fuse", os.O_RDWR)
@@ -249,7 +249,7 @@ def stage_in(script):
                           env=machine.environment(PATH=f"{directory}:/usr/bin:/bin", HOME="/root"))
 
 
-def test_a_burst_buffer_script_brings_images_before_the_job_starts():
+def test_burst_buffer_script_pulls_images_before_the_job_starts():
     name = image("staged", [{"a": os.urandom(100_000)}])
     with shared_store():
         done = stage_in(f"#!/bin/sh\n#BB_LUA pull {name}\n#BB_LUA pull {machine.registry.name}/nope:1\nsrun true\n")
@@ -258,7 +258,7 @@ def test_a_burst_buffer_script_brings_images_before_the_job_starts():
         assert [one["names"][0]["name"] for one in listed()] == [name.rsplit(":", 1)[0]]
 
 
-def test_a_burst_buffer_script_gives_a_shell_nothing_but_names():
+def test_burst_buffer_script_passes_only_names_to_a_shell():
     for line in ("pull $(touch${IFS}/run/found)", "pull a;touch /run/found", "pull -v", "pull `id`", "push a", "pull a b", "pull",
                  "pull oci-archive:/etc/shadow", "pull oci:layout", "pull docker-archive:x", "pull oras://r/x", "pull https://r/x", "pull ./x",
                  "pull docker://oci:x", f"pull {'a' * 600}", "pull a\n#BB_LUA " * 20 + "pull a", "pull \x1b[31mred"):
@@ -296,7 +296,7 @@ def test_job_submit_example_writes_names_and_digests_only():
 
 
 def at_submission(image, **variables):
-    """What pull_at_submit starts: the example, with a stand-in for sudo. Not as a user, whom the stand-in could not make the service user."""
+    """The example of pull_at_submit with a stand-in for sudo. Not as a user: the stand-in could not change to the service user."""
     directory = os.path.join(machine.work, "at-submit")
     os.makedirs(directory, exist_ok=True)
     machine.write(f"{directory}/sudo", SUDO.format(machine.SERVICE_UID))
@@ -306,7 +306,7 @@ def at_submission(image, **variables):
                           env=machine.environment(PATH=f"{directory}:/usr/bin:/bin", HOME="/root", XDG_RUNTIME_DIR=directory, **variables))
 
 
-def test_the_example_for_pull_at_submit_brings_the_image():
+def test_pull_at_submit_example_pulls_the_image():
     name = image("at-submit", [{"a": os.urandom(100_000)}])
     with shared_store():
         for _ in range(2):
@@ -320,7 +320,7 @@ def test_the_example_for_pull_at_submit_brings_the_image():
         assert len(machine.registry.seen("/v2/")) == asked and not os.path.exists("/run/found")
 
 
-def test_what_is_behind_two_dashes_is_nothing_but_names_of_images():
+def test_arguments_after_two_dashes_are_image_names_only():
     """The line in sudoers allows any text there."""
     with shared_store():
         for text in (["--quiet"], ["--output=/run/x", "a"], ["--platform=linux/arm64"], ["-v"]):

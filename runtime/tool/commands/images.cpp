@@ -21,6 +21,7 @@
 #include "reference/location.hpp"
 #include "reference/reference.hpp"
 #include "registry/manifest.hpp"
+#include "tool/build/build_step.hpp"
 #include "tool/command.hpp"
 #include "tool/containers/stored_containers.hpp"
 #include "tool/images/obtain.hpp"
@@ -728,6 +729,8 @@ Result<int> run_gc(const Arguments& arguments) {
   if (!dry) removed = SPC_TRY(carry_out(store, plan));
   const std::size_t expired =
       places.own_store ? std::size_t{0} : SPC_TRY(expire_containers(places, dry));
+  std::size_t steps = 0;
+  if (places.own_store) steps = SPC_TRY(BuildCache::open(places)).remove_unused(dry);
   if (arguments.has("json")) {
     Json report{{"dry_run", dry},
                 {"images", removed.images},
@@ -735,6 +738,7 @@ Result<int> run_gc(const Arguments& arguments) {
                 {"bytes", removed.bytes},
                 {"layers_in_use", plan.staying}};
     if (!places.own_store) report["containers"] = expired;
+    if (places.own_store) report["build_steps"] = steps;
     std::puts(report.str(2).c_str());
   } else {
     std::puts(said(removed, plan.staying, dry ? "would remove" : "removed").c_str());
@@ -742,7 +746,11 @@ Result<int> run_gc(const Arguments& arguments) {
       std::puts(formatted("{} {}{}", dry ? "would remove" : "removed", expired,
                           expired == 1 ? " container" : " containers")
                     .c_str());
-    if (dry && removed.images + removed.layers + expired > 0)
+    if (steps > 0)
+      std::puts(formatted("{} {} of builds, unused for a month", dry ? "would remove" : "removed",
+                          steps == 1 ? "1 step" : std::to_string(steps) + " steps")
+                    .c_str());
+    if (dry && removed.images + removed.layers + expired + steps > 0)
       std::puts("use scontainer gc --yes to remove them");
   }
   return 0;

@@ -1,0 +1,127 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/digest.hpp"
+#include "base/result.hpp"
+#include "config/config.hpp"
+#include "recipe/recipe.hpp"
+#include "request/mount_spec.hpp"
+#include "tool/images/image_mount.hpp"
+#include "tool/images/stored_images.hpp"
+#include "tool/surroundings/places.hpp"
+
+namespace spc::tool {
+
+// --- tree of a build ---
+
+/// The file system that a step of a build begins with: an image of the user's own store, or an
+/// empty one, and the changes of earlier steps.
+struct BuildTree {
+  std::optional<ListedImage> image;
+  std::vector<std::string> changes;  ///< directories of BuildCache, bottom one first
+
+  /// Opens its files, for mount_image().
+  [[nodiscard]] Result<ImageFiles> open(const Places& places) const;
+};
+
+/// The layer that a step has made.
+struct BuiltLayer {
+  Digest digest;  ///< of the blob, which is compressed
+  Digest diff_id;
+  std::uint64_t size = 0;
+};
+
+/// Results of steps in the user's store, by the key of the step. Each has the directory `tree/up`
+/// with the changes, which is mounted below later steps, and `layer` with its BuiltLayer. The blobs
+/// of all layers are in one directory.
+class BuildCache {
+ public:
+  /// Creates the directories, and removes what killed builds have left.
+  static Result<BuildCache> open(const Places& places);
+
+  /// Returns the layer of a finished step, which counts as a use; empty if there is none.
+  [[nodiscard]] std::optional<BuiltLayer> find(const Digest& key) const;
+  /// Returns the step's directory.
+  [[nodiscard]] std::string directory_of(const Digest& key) const;
+  /// Returns the path of a layer's blob.
+  [[nodiscard]] std::string blob(const Digest& digest) const;
+
+  /// Removes steps that no build has used for a month, with their blobs. `dry`: only counts them.
+  /// Returns their number.
+  std::size_t remove_unused(bool dry) const;
+
+  /// Removes a step's result.
+  void forget(const Digest& key) const;
+
+  /// Writes an OCI image layout with this manifest, its configuration and the layers of this build.
+  /// Returns its path.
+  Result<std::string> write_layout(const std::string& manifest, const std::string& config,
+                                   const std::vector<BuiltLayer>& layers) const;
+
+  /// Runs `work` with the mounted tree, as root of a user namespace in a child process, and keeps
+  /// the changes as the step's result. `key`: the step's. An error keeps nothing.
+  Result<BuiltLayer> make(const Digest& key, const BuildTree& tree, const Config& config,
+                          const std::function<Result<void>(const MountedImage&)>& work) const;
+
+ private:
+  explicit BuildCache(const Places& places) : places_(places), root_(places.store + "/build") {}
+  Places places_;
+  std::string root_;
+};
+
+// --- run ---
+
+/// A command of a recipe, in the container of a step.
+struct BuildCommand {
+  std::vector<std::string> words;
+  Variables environment;
+  std::string workdir;
+  std::vector<MountSpec> mounts;
+  std::string input;  ///< the content of a here-document that is a script; empty: none
+};
+
+/// Runs the command in the container. Ends all of its processes. A failure is an error with the
+/// exit status.
+Result<void> run_in(const MountedImage& image, const BuildCommand& command);
+
+// --- copy ---
+
+/// Files to copy into an image.
+struct BuildCopy {
+  std::vector<std::string> sources;  ///< paths or patterns, relative to the source's root
+  std::string target;                ///< absolute; with '/' at its end, a directory
+  std::optional<mode_t> mode;        ///< of all files; empty: their own
+  std::vector<std::string> excludes;
+  bool keeps_parents = false;
+  bool unpacks = false;  ///< tar archives among the sources are unpacked
+  bool as_cp = false;    ///< a directory is copied as by cp -r, not its content
+};
+
+/// A file that a pattern has found, relative to the root.
+using FoundFiles = std::vector<std::string>;
+
+/// Finds the files of the sources below `root`, a directory open for reading. Links do not lead out
+/// of it. `ignored`: the context's .dockerignore; null: none.
+Result<FoundFiles> find_sources(int root, const BuildCopy& copy, const IgnoreFile* ignored);
+
+/// Returns a digest of names, modes and contents of the files.
+Result<Digest> digest_of_files(int root, const FoundFiles& files, const BuildCopy& copy,
+                               const IgnoreFile* ignored);
+
+/// Copies the files into the mounted image.
+Result<void> copy_files(int from, const FoundFiles& files, const BuildCopy& copy,
+                        const IgnoreFile* ignored, int image);
+
+/// Creates the directory, with its parents, in the mounted image.
+Result<void> make_directory_in(int image, const std::string& path);
+
+/// Writes a file into the mounted image: a here-document.
+Result<void> write_file_in(int image, const std::string& path, const std::string& text,
+                           std::optional<mode_t> mode);
+
+}  // namespace spc::tool

@@ -1,0 +1,822 @@
+#include "tool/build/builder.hpp"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <cstdio>
+#include <ctime>
+#include <map>
+
+#include "base/file.hpp"
+#include "base/format.hpp"
+#include "base/hash.hpp"
+#include "base/json.hpp"
+#include "base/system_call.hpp"
+#include "base/text.hpp"
+#include "export/archive.hpp"
+#include "export/write_image.hpp"
+#include "image/store/store.hpp"
+#include "local/image_files.hpp"
+#include "registry/manifest.hpp"
+#include "tool/images/obtain.hpp"
+#include "tool/surroundings/terminal.hpp"
+
+namespace spc::tool {
+namespace {
+
+constexpr std::size_t kMaxIgnoreFile = 16 << 20;
+
+/// A stage of a recipe: FROM and what follows.
+struct Stage {
+  std::string name;  ///< of AS; empty: none
+  const Instruction* from = nullptr;
+  std::vector<const Instruction*> steps;
+};
+
+/// An image while it is built.
+struct Built {
+  BuildTree tree;
+  std::vector<BuiltLayer> layers;  ///< those of this build, bottom one first
+  Json config = Json::object();    ///< the image configuration
+  Variables environment;           ///< ENV
+  Variables arguments;             ///< ARG
+  std::vector<std::string> shell = {"/bin/sh", "-c"};
+  std::string workdir = "/";
+  Digest key;  ///< of all steps so far
+};
+
+Result<Digest> digest_of_text(std::string_view text) { return Sha256::of(text); }
+
+Error at_line(const BuildOrder& order, const Instruction& one, Error error) {
+  return std::move(error).during(formatted("{}:{}: {}", order.file, one.line, one.name));
+}
+
+std::string shown(const Instruction& one) {
+  std::string text = one.name;
+  for (const auto& [name, value] : one.flags) text += " --" + name + "=" + value;
+  text += " " + one.text;
+  for (char& c : text) c = c == '\n' || c == '\t' ? ' ' : c;
+  constexpr std::size_t kMost = 90;
+  return printable(text.size() > kMost ? text.substr(0, kMost - 3) + "..." : text);
+}
+
+class Builder {
+ public:
+  Builder(const Places& places, const Config& config, const BuildOrder& order, BuildCache cache)
+      : places_(places), config_(config), order_(order), cache_(std::move(cache)) {}
+
+  Result<BuiltImage> run(const std::string& name) {
+    SPC_TRY(prepare());
+    const std::size_t last = SPC_TRY(target());
+    const Built* const built = SPC_TRY(build(last));
+    BuiltImage image{.digest = SPC_TRY(store(*built, name)), .made = made_, .cached = cached_};
+    return image;
+  }
+
+ private:
+  // --- recipe ---
+
+  Result<void> prepare() {
+    file_ =
+        SPC_TRY(order_.is_definition ? parse_definition(order_.text, order_.file, order_.arguments)
+                                     : parse_dockerfile(order_.text, order_.file));
+    SPC_TRY(set_platform());
+    for (const Instruction& one : file_.instructions) {
+      if (one.name == "FROM") {
+        SPC_TRY(begin_stage(one));
+      } else if (stages_.empty() && one.name == "ARG") {
+        SPC_TRY(global_argument(one));
+      } else if (stages_.empty()) {
+        return at_line(order_, one, Error(ErrorKind::invalid, "stands before the first FROM"));
+      } else {
+        stages_.back().steps.push_back(&one);
+      }
+    }
+    if (stages_.empty())
+      return Error(ErrorKind::invalid, formatted("{}: has no FROM", order_.file));
+    built_.resize(stages_.size());
+    for (const Stage& stage : stages_) total_ += stage.steps.size() + 1;
+    if (order_.is_definition) here_ = SPC_TRY(absolute_path("."));
+    if (order_.context.empty()) return {};
+    context_ = SPC_TRY(own(::open(order_.context.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC),
+                           "open context " + in_quotes(order_.context)));
+    return order_.is_definition ? Result<void>() : read_ignore_file();
+  }
+
+  Result<void> read_ignore_file() {
+    for (const std::string& path :
+         {order_.file + ".dockerignore", order_.context + "/.dockerignore"}) {
+      const UniqueFd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+      if (!file) continue;
+      ignored_ = IgnoreFile::parse(
+          SPC_TRY_DURING("read " + in_quotes(path), read_file(file.get(), kMaxIgnoreFile)));
+      return {};
+    }
+    return {};
+  }
+
+  Result<void> set_platform() {
+    const Platform host = Platform::host();
+    for (const char* which : {"BUILD", "TARGET"}) {
+      const std::string prefix(which);
+      globals_[prefix + "PLATFORM"] = host.str();
+      globals_[prefix + "OS"] = host.os;
+      globals_[prefix + "ARCH"] = host.architecture;
+      globals_[prefix + "VARIANT"] = host.variant;
+    }
+    return {};
+  }
+
+  Result<void> global_argument(const Instruction& one) {
+    const auto pairs = parse_assignments(one, file_.escape);
+    if (!pairs) return at_line(order_, one, pairs.error());
+    for (const Assignment& pair : *pairs) {
+      const auto given = order_.arguments.find(pair.name);
+      if (given != order_.arguments.end()) {
+        globals_[pair.name] = given->second;
+      } else if (pair.has_value) {
+        const auto value = expand(pair.value, globals_, file_.escape);
+        if (!value) return at_line(order_, one, value.error());
+        globals_[pair.name] = *value;
+      }
+    }
+    return {};
+  }
+
+  Result<void> begin_stage(const Instruction& one) {
+    const auto words = expand_words(one.text, globals_, file_.escape);
+    if (!words) return at_line(order_, one, words.error());
+    const bool named = words->size() == 3 && is_word((*words)[1], "AS");
+    if (words->size() != 1 && !named)
+      return at_line(order_, one, Error(ErrorKind::invalid, "is not FROM IMAGE [AS NAME]"));
+    Stage stage{.name = named ? words->back() : "", .from = &one, .steps = {}};
+    for (char& c : stage.name) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+    if (named && stage_of(stage.name))
+      return at_line(order_, one,
+                     Error(ErrorKind::invalid, formatted("a stage {} exists already", stage.name)));
+    stages_.push_back(std::move(stage));
+    return {};
+  }
+
+  static bool is_word(std::string_view text, std::string_view word) {
+    return std::equal(text.begin(), text.end(), word.begin(), word.end(), [](char a, char b) {
+      return std::toupper(static_cast<unsigned char>(a)) == b;
+    });
+  }
+
+  std::optional<std::size_t> stage_of(std::string_view name) const {
+    std::string lower(name);
+    for (char& c : lower) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+    for (std::size_t i = stages_.size(); i-- > 0;) {
+      if (stages_[i].name == lower || std::to_string(i) == lower) return i;
+    }
+    return std::nullopt;
+  }
+
+  Result<std::size_t> target() const {
+    if (order_.target.empty()) return stages_.size() - 1;
+    if (const auto found = stage_of(order_.target)) return *found;
+    std::vector<std::string> names;
+    for (const Stage& stage : stages_) {
+      if (!stage.name.empty()) names.push_back(stage.name);
+    }
+    return Error(ErrorKind::invalid,
+                 formatted("--target: {} has no stage {}", order_.file, in_quotes(order_.target)))
+        .hint(names.empty() ? "its stages have no names" : "it has: " + joined(names, ", "));
+  }
+
+  // --- stages ---
+
+  /// Builds a stage and those that it needs, each once.
+  Result<const Built*> build(std::size_t index) {
+    if (built_[index]) return const_cast<const Built*>(&*built_[index]);
+    const Stage& stage = stages_[index];
+    Built built;
+    auto begun = begin(index, built);
+    if (!begun) return at_line(order_, *stage.from, std::move(begun).error());
+    for (const Instruction* one : stage.steps) {
+      const auto done = step(index, *one, built);
+      if (!done) return at_line(order_, *one, done.error());
+    }
+    built_[index] = std::move(built);
+    return const_cast<const Built*>(&*built_[index]);
+  }
+
+  Result<void> begin(std::size_t index, Built& built) {
+    const Instruction& one = *stages_[index].from;
+    const auto words = SPC_TRY(expand_words(one.text, globals_, file_.escape));
+    const std::string& name = words.front();
+    say(one);
+    const auto parent = stage_of(name);
+    if (parent && *parent < index) {
+      built = *SPC_TRY(build(*parent));
+      built.arguments.clear();
+      return {};
+    }
+    if (name == "scratch") {
+      built.config = Json{{"architecture", Platform::host().architecture}, {"os", "linux"}};
+      built.key = Sha256::of("scratch");
+      return {};
+    }
+    const std::string platform = SPC_TRY(expand(one.flag("platform"), globals_, file_.escape));
+    if (!platform.empty()) SPC_TRY(check_platform(platform));
+    SPC_TRY(begin_with(name, built));
+    return triggers(index, built);
+  }
+
+  static Result<void> check_platform(const std::string& platform) {
+    const Platform wanted = SPC_TRY_DURING("--platform", Platform::parse(platform));
+    if (wanted.architecture == Platform::host().architecture) return {};
+    return Error(ErrorKind::invalid, formatted("--platform={}: this machine runs {} only", platform,
+                                               Platform::host().str()))
+        .hint("build on a node of that architecture");
+  }
+
+  Result<ListedImage> image_of_name(const std::string& name) {
+    PullRequest wanted{.image = name, .platform = {}, .pull = order_.pull};
+    wanted.quiet = order_.quiet;
+    return std::move(SPC_TRY(obtain(places_, config_, wanted)).image);
+  }
+
+  Result<void> begin_with(const std::string& name, Built& built) {
+    built.tree.image = SPC_TRY(image_of_name(name));
+    built.key = built.tree.image->digest;
+    const ImageRecord& record = *built.tree.image->record;
+    built.config = SPC_TRY(parse_json_object(record.config, "the image's configuration"));
+    const Json* const run = built.config.find("config");
+    if (run == nullptr) return {};
+    for (const std::string& variable : setting_values(record.settings, "env")) {
+      const auto equals = std::min(variable.find('='), variable.size());
+      built.environment[variable.substr(0, equals)] =
+          variable.substr(std::min(equals + 1, variable.size()));
+    }
+    for (const auto& workdir : setting_values(record.settings, "workdir")) built.workdir = workdir;
+    if (const Json* shell = run->find("Shell"); shell != nullptr && shell->size() > 0) {
+      built.shell.clear();
+      for (const Json& word : shell->elements()) built.shell.push_back(word.as_text());
+    }
+    return {};
+  }
+
+  /// Runs the ONBUILD instructions of the stage's image.
+  Result<void> triggers(std::size_t index, Built& built) {
+    Json* const run = &built.config["config"];
+    const Json* const found = run->find("OnBuild");
+    if (found == nullptr) return {};
+    std::string text;
+    for (const Json& one : found->elements()) text += one.as_text() + "\n";
+    run->erase("OnBuild");
+    if (text.empty()) return {};
+    const auto parsed = SPC_TRY(parse_dockerfile(text, "ONBUILD"));
+    for (const Instruction& one : parsed.instructions) {
+      SPC_TRY_DURING(formatted("ONBUILD {}", one.name), step(index, one, built));
+    }
+    return {};
+  }
+
+  // --- steps ---
+
+  Result<void> step(std::size_t index, const Instruction& one, Built& built) {
+    say(one);
+    if (one.name == "ARG") return argument(one, built);
+    if (one.name == "RUN") return run_command(index, one, built);
+    if (one.name == "COPY" || one.name == "ADD") return copy(index, one, built);
+    if (one.name == "WORKDIR") return enter_directory(one, built);
+    if (one.name == "APPTAINER") return write_environment(one, built);
+    SPC_TRY(setting(one, built));
+    return note(one, built, true);
+  }
+
+  Variables variables(const Built& built) const {
+    Variables all = built.arguments;
+    for (const auto& [name, value] : built.environment) all[name] = value;
+    return all;
+  }
+
+  Result<std::string> expanded(const Instruction& one, const Built& built) const {
+    return expand(one.text, variables(built), file_.escape);
+  }
+
+  Result<void> argument(const Instruction& one, Built& built) {
+    for (const Assignment& pair : SPC_TRY(parse_assignments(one, file_.escape))) {
+      const auto given = order_.arguments.find(pair.name);
+      const auto global = globals_.find(pair.name);
+      if (given != order_.arguments.end()) {
+        built.arguments[pair.name] = given->second;
+      } else if (pair.has_value) {
+        built.arguments[pair.name] = SPC_TRY(expand(pair.value, variables(built), file_.escape));
+      } else if (global != globals_.end()) {
+        built.arguments[pair.name] = global->second;
+      }
+    }
+    return {};
+  }
+
+  Json& run_settings(Built& built) const { return built.config["config"]; }
+
+  /// Applies an instruction that changes only the image's configuration.
+  Result<void> setting(const Instruction& one, Built& built) {
+    Json& run = run_settings(built);
+    if (one.name == "ENV" || one.name == "LABEL") return assignments(one, built);
+    if (one.name == "CMD" || one.name == "ENTRYPOINT") {
+      const std::string member = one.name == "CMD" ? "Cmd" : "Entrypoint";
+      std::vector<std::string> words = one.list;
+      if (!one.is_list) {
+        words = built.shell;
+        words.push_back(one.text);
+      }
+      run[member] = words;
+      if (one.name == "ENTRYPOINT") run.erase("Cmd");
+      return {};
+    }
+    if (one.name == "SHELL") {
+      if (!one.is_list || one.list.empty())
+        return Error(ErrorKind::invalid, "must be a list").hint("SHELL [\"/bin/bash\", \"-c\"]");
+      built.shell = one.list;
+      run["Shell"] = one.list;
+      return {};
+    }
+    if (one.name == "USER") {
+      run["User"] = SPC_TRY(expanded(one, built));
+      return {};
+    }
+    if (one.name == "STOPSIGNAL") {
+      run["StopSignal"] = SPC_TRY(expanded(one, built));
+      return {};
+    }
+    if (one.name == "EXPOSE" || one.name == "VOLUME") return members(one, built);
+    if (one.name == "ONBUILD") {
+      if (run.find("OnBuild") == nullptr) run["OnBuild"] = Json::array();
+      run["OnBuild"].push_back(one.text);
+      return {};
+    }
+    if (one.name == "MAINTAINER") {
+      built.config["author"] = one.text;
+      return {};
+    }
+    return {};  // HEALTHCHECK: no program of ours checks
+  }
+
+  Result<void> assignments(const Instruction& one, Built& built) {
+    const Variables known = variables(built);
+    Json& run = run_settings(built);
+    for (const Assignment& pair : SPC_TRY(parse_assignments(one, file_.escape))) {
+      const std::string name = SPC_TRY(expand(pair.name, known, file_.escape));
+      const std::string value = SPC_TRY(expand(pair.value, known, file_.escape));
+      if (one.name == "ENV")
+        built.environment[name] = value;
+      else
+        run["Labels"][name] = value;
+    }
+    if (one.name == "LABEL") return {};
+    std::vector<std::string> list;
+    for (const auto& [name, value] : built.environment) list.push_back(name + "=" + value);
+    run["Env"] = list;
+    return {};
+  }
+
+  Result<void> members(const Instruction& one, Built& built) {
+    const std::string member = one.name == "EXPOSE" ? "ExposedPorts" : "Volumes";
+    const auto words =
+        one.is_list ? one.list : SPC_TRY(expand_words(one.text, variables(built), file_.escape));
+    for (const std::string& word : words) {
+      const bool bare = one.name == "EXPOSE" && word.find('/') == std::string::npos;
+      run_settings(built)[member][bare ? word + "/tcp" : word] = Json::object();
+    }
+    return {};
+  }
+
+  /// Adds the instruction to the key and to the configuration's history.
+  Result<void> note(const Instruction& one, Built& built, bool is_empty) {
+    built.key = SPC_TRY(digest_of_text(built.key.hex() + "\n" + text_of(one, built)));
+    Json entry{{"created_by", shown(one)}};
+    if (is_empty) entry["empty_layer"] = true;
+    if (built.config.find("history") == nullptr) built.config["history"] = Json::array();
+    built.config["history"].push_back(std::move(entry));
+    return {};
+  }
+
+  std::string text_of(const Instruction& one, const Built& built) const {
+    std::string text = one.name;
+    for (const auto& [name, value] : one.flags) text += " --" + name + "=" + value;
+    text += " " + one.text;
+    for (const HereDocument& document : one.documents) text += "\n" + document.text;
+    for (const auto& [name, value] : variables(built)) text += "\n" + name + "=" + value;
+    return text + "\n" + built.workdir + "\n" + joined(built.shell, " ");
+  }
+
+  /// Runs or finds the step that makes a layer. `content`: digest of what it takes besides the
+  /// instruction.
+  Result<void> layer(const Instruction& one, Built& built, const std::string& content,
+                     const std::function<Result<void>(const MountedImage&)>& work) {
+    const BuildTree tree = built.tree;
+    SPC_TRY(note(one, built, false));
+    built.key = SPC_TRY(digest_of_text(built.key.hex() + content));
+    auto found =
+        order_.no_cache && !fresh_.contains(built.key) ? std::nullopt : cache_.find(built.key);
+    const auto begun = std::chrono::steady_clock::now();
+    if (found) {
+      ++cached_;
+    } else {
+      if (order_.no_cache) forget(built.key);
+      found = SPC_TRY(cache_.make(built.key, tree, config_, work));
+      fresh_.insert(built.key);
+      ++made_;
+    }
+    tell_end(*found, begun, found && !fresh_.contains(built.key));
+    built.tree.changes.push_back(cache_.directory_of(built.key));
+    built.layers.push_back(*found);
+    return {};
+  }
+
+  void forget(const Digest& key) const { cache_.forget(key); }
+
+  /// Returns the environment of a RUN: the image's variables and the declared arguments.
+  Variables environment_of_run(const Built& built) const {
+    Variables all = variables(built);
+    for (const char* name : {"http_proxy", "https_proxy", "no_proxy", "ftp_proxy", "all_proxy"}) {
+      std::string upper(name);
+      for (char& c : upper) c = static_cast<char>(std::toupper(static_cast<unsigned char>(c)));
+      for (const std::string& one : {std::string(name), upper}) {
+        if (const auto given = order_.arguments.find(one); given != order_.arguments.end())
+          all.emplace(one, given->second);
+      }
+    }
+    all.emplace("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin");
+    all.emplace("HOME", "/root");
+    return all;
+  }
+
+  Result<void> run_command(std::size_t index, const Instruction& one, Built& built) {
+    BuildCommand command{.words = one.list,
+                         .environment = environment_of_run(built),
+                         .workdir = built.workdir,
+                         .mounts = {}};
+    if (!one.is_list) {
+      command.words = built.shell;
+      command.words.push_back(script_of(one));
+    }
+    std::string content;
+    std::vector<const Built*> stages;
+    SPC_TRY(mounts_of(index, one, built, command, content));
+    const std::string network = one.flag("network");
+    if (!network.empty() && network != "default" && network != "host")
+      return Error(ErrorKind::invalid,
+                   formatted("--network={}: steps use the host's network", network))
+          .hint("drop the flag");
+    return layer(one, built, content,
+                 [&](const MountedImage& image) { return run_in(image, command); });
+  }
+
+  /// Returns the shell's script. A here-document that is the whole command is the script itself.
+  static std::string script_of(const Instruction& one) {
+    if (one.documents.empty()) return one.text;
+    const std::string_view text = one.text;
+    const bool whole = one.documents.size() == 1 && text.starts_with("<<") &&
+                       text.find_first_of(" \t") == std::string_view::npos;
+    if (whole && !one.documents[0].text.starts_with("#!")) return one.documents[0].text;
+    if (whole) {
+      return "f=/tmp/.here-document; cat >$f <<'" + one.documents[0].name + "'\n" +
+             one.documents[0].text + one.documents[0].name +
+             "\nchmod 0700 $f && $f; s=$?; rm -f $f; exit $s";
+    }
+    std::string script = one.text + "\n";
+    for (const HereDocument& document : one.documents)
+      script += document.text + document.name + "\n";
+    return script;
+  }
+
+  /// The parts of a flag `--mount=type=cache,target=/x`.
+  static std::map<std::string, std::string> parts_of(std::string_view text) {
+    std::map<std::string, std::string> parts;
+    for (const std::string_view part : split(text, ',')) {
+      const auto equals = std::min(part.find('='), part.size());
+      std::string key(part.substr(0, equals));
+      if (key == "dst" || key == "destination") key = "target";
+      if (key == "src") key = "source";
+      if (key == "ro") key = "readonly";
+      parts[key] = equals == part.size() ? "true" : part.substr(equals + 1);
+    }
+    return parts;
+  }
+
+  Result<void> mounts_of(std::size_t index, const Instruction& one, const Built& built,
+                         BuildCommand& command, std::string& content) {
+    for (const auto& [flag, text] : one.flags) {
+      if (flag != "mount") continue;
+      auto parts = parts_of(SPC_TRY(expand(text, variables(built), file_.escape)));
+      const std::string type = parts.count("type") != 0 ? parts["type"] : "bind";
+      MountSpec mount{.origin = "RUN --mount"};
+      mount.shown_as = text;
+      mount.target = parts["target"];
+      if (!mount.target.empty() && mount.target[0] != '/')
+        mount.target = built.workdir + "/" + mount.target;
+      if (type == "tmpfs") {
+        mount.kind = MountSpec::Kind::tmpfs;
+      } else if (type == "cache") {
+        mount.source = SPC_TRY(cache_directory(parts, mount.target));
+      } else if (type == "secret") {
+        if (!SPC_TRY(secret(parts, mount))) continue;
+      } else if (type == "bind") {
+        SPC_TRY(bound(index, parts, mount, content));
+      } else {
+        return Error(ErrorKind::invalid, formatted("--mount=type={}: is not supported", type))
+            .hint("types: bind, cache, tmpfs, secret");
+      }
+      if (mount.target.empty())
+        return Error(ErrorKind::invalid, formatted("--mount={}: has no target", text));
+      command.mounts.push_back(std::move(mount));
+    }
+    return {};
+  }
+
+  Result<std::string> cache_directory(std::map<std::string, std::string>& parts,
+                                      const std::string& target) const {
+    const std::string id = parts["id"].empty() ? target : parts["id"];
+    const std::string path = places_.store + "/build/mounts/" + Sha256::of(id).hex().substr(0, 32);
+    SPC_TRY(make_directories(path));
+    return path;
+  }
+
+  /// Returns false if the secret is not given and not required.
+  Result<bool> secret(std::map<std::string, std::string>& parts, MountSpec& mount) const {
+    const std::string id = !parts["id"].empty() ? parts["id"] : parts["target"];
+    const auto found = order_.secrets.find(id);
+    if (found == order_.secrets.end()) {
+      if (parts["required"] != "true") return false;
+      return Error(ErrorKind::invalid, formatted("secret {} is required", in_quotes(id)))
+          .hint(formatted("--secret id={},src=FILE", id));
+    }
+    mount.source = found->second;
+    mount.flags = SPC_TRY(parse_mounts("/a:/b:ro")).front().flags;
+    if (mount.target.empty()) mount.target = "/run/secrets/" + id;
+    return true;
+  }
+
+  Result<void> bound(std::size_t index, std::map<std::string, std::string>& parts, MountSpec& mount,
+                     std::string& content) {
+    if (!parts["from"].empty()) {
+      return Error(ErrorKind::invalid, "--mount=type=bind,from=: is not supported")
+          .hint("use COPY --from");
+    }
+    static_cast<void>(index);
+    if (!context_) return Error(ErrorKind::invalid, "--mount=type=bind: there is no context");
+    BuildCopy copy;
+    copy.sources = {parts["source"].empty() ? "." : parts["source"]};
+    const auto files = SPC_TRY(find_sources(context_.get(), copy, &ignored_));
+    content += SPC_TRY(digest_of_files(context_.get(), files, copy, &ignored_)).hex();
+    mount.source = order_.context + "/" + files.front();
+    mount.flags = SPC_TRY(parse_mounts("/a:/b:ro")).front().flags;
+    return {};
+  }
+
+  Result<void> enter_directory(const Instruction& one, Built& built) {
+    const std::string path = SPC_TRY(expanded(one, built));
+    built.workdir = path.starts_with('/')  ? path
+                    : built.workdir == "/" ? "/" + path
+                                           : built.workdir + "/" + path;
+    run_settings(built)["WorkingDir"] = built.workdir;
+    return layer(one, built, "", [&](const MountedImage& image) {
+      return make_directory_in(image.root.get(), built.workdir);
+    });
+  }
+
+  /// Writes the environment of a definition file's base image where a SIF has it.
+  Result<void> write_environment(const Instruction& one, Built& built) {
+    std::string settings;
+    for (const auto& [name, value] : built.environment)
+      settings += "env=" + name + "=" + value + '\0';
+    const auto files = apptainer_files(settings, "");
+    built.environment["APPTAINER_ENVIRONMENT"] = "/.singularity.d/env/91-environment.sh";
+    built.environment["SINGULARITY_ENVIRONMENT"] = "/.singularity.d/env/91-environment.sh";
+    return layer(one, built, files.front().text, [&](const MountedImage& image) {
+      return write_file_in(image.root.get(), files.front().path, files.front().text, 0755);
+    });
+  }
+
+  // --- copies ---
+
+  Result<BuildCopy> copy_of(const Instruction& one, const Built& built) const {
+    BuildCopy copy;
+    auto words = one.list;
+    if (!one.is_list) words = SPC_TRY(expand_words(one.text, variables(built), file_.escape));
+    if (words.size() < 2) return Error(ErrorKind::invalid, "needs a source and a target");
+    copy.target = words.back();
+    if (!copy.target.starts_with('/'))
+      copy.target = built.workdir + (built.workdir.ends_with('/') ? "" : "/") + copy.target;
+    words.pop_back();
+    if (words.size() > 1 && !copy.target.ends_with('/'))
+      return Error(ErrorKind::invalid, "with several sources the target is a directory")
+          .hint(formatted("write {}/", words.back()));
+    copy.sources = std::move(words);
+    for (const auto& [flag, value] : one.flags) {
+      if (flag == "exclude") copy.excludes.push_back(value);
+      if (flag == "chmod") copy.mode = SPC_TRY(mode_of(value));
+    }
+    copy.keeps_parents = one.flag("parents") == "true";
+    copy.unpacks = one.name == "ADD" && one.flag("unpack") != "false";
+    copy.as_cp = one.flag("as") == "cp";
+    if (copy.as_cp && one.flag("from").empty()) {
+      for (std::string& source : copy.sources)
+        source = source.starts_with('/') ? source : here_ + "/" + source;
+    }
+    return copy;
+  }
+
+  static Result<mode_t> mode_of(const std::string& text) {
+    mode_t mode = 0;
+    const auto end = std::from_chars(text.data(), text.data() + text.size(), mode, 8);
+    if (end.ec == std::errc() && end.ptr == text.data() + text.size() && mode <= 07777) return mode;
+    return Error(ErrorKind::invalid, formatted("--chmod={}: is not an octal mode", text))
+        .hint("--chmod=755");
+  }
+
+  Result<void> copy(std::size_t index, const Instruction& one, Built& built) {
+    BuildCopy copy = SPC_TRY(copy_of(one, built));
+    std::vector<HereDocument> documents;
+    SPC_TRY(take_documents(one, built, copy, documents));
+    if (const std::string from = one.flag("from"); !from.empty())
+      return copy_from(index, one, built, copy, SPC_TRY(expand(from, variables(built), '\\')));
+    if (!context_ && !copy.sources.empty())
+      return Error(ErrorKind::invalid, "there is no context").hint("scontainer build DIRECTORY");
+    for (const std::string& source : copy.sources) {
+      if (one.name == "ADD" && source.find("://") != std::string::npos)
+        return Error(ErrorKind::invalid, formatted("{}: URLs are not supported", source))
+            .hint("fetch it in a RUN: curl -LO");
+    }
+    const auto files = SPC_TRY(find_sources(context_.get(), copy, &ignored_));
+    const Digest content = SPC_TRY(digest_of_files(context_.get(), files, copy, &ignored_));
+    return layer(one, built, content.hex(), [&](const MountedImage& image) -> Result<void> {
+      for (const HereDocument& document : documents) {
+        const bool into = copy.target.ends_with('/') || documents.size() + files.size() > 1;
+        SPC_TRY(write_file_in(image.root.get(),
+                              into ? copy.target + "/" + document.name : copy.target, document.text,
+                              copy.mode));
+      }
+      if (files.empty()) return {};
+      return copy_files(context_.get(), files, copy, &ignored_, image.root.get());
+    });
+  }
+
+  /// Moves the here-documents among the sources to `documents`, with variables replaced.
+  Result<void> take_documents(const Instruction& one, const Built& built, BuildCopy& copy,
+                              std::vector<HereDocument>& documents) const {
+    std::erase_if(copy.sources, [](const std::string& source) { return source.starts_with("<<"); });
+    for (HereDocument document : one.documents) {
+      if (document.expands) {
+        std::string text;
+        for (const std::string_view line : split(document.text, '\n')) {
+          // Quotes in a here-document are text.
+          std::string escaped;
+          for (const char c : line) {
+            if (c == '\'' || c == '"') escaped += file_.escape;
+            escaped += c;
+          }
+          text +=
+              (text.empty() ? "" : "\n") + SPC_TRY(expand(escaped, variables(built), file_.escape));
+        }
+        document.text = text;
+      }
+      documents.push_back(std::move(document));
+    }
+    return {};
+  }
+
+  Result<void> copy_from(std::size_t index, const Instruction& one, Built& built,
+                         const BuildCopy& copy, const std::string& from) {
+    const auto stage = stage_of(from);
+    BuildTree source;
+    Digest content;
+    if (stage && *stage < index) {
+      const Built* const other = SPC_TRY(build(*stage));
+      source = other->tree;
+      content = other->key;
+    } else {
+      source.image = SPC_TRY_DURING("--from", image_of_name(from));
+      content = source.image->digest;
+    }
+    const std::string place = places_.workspace() + "-from";
+    SPC_TRY(make_directories(place));
+    return layer(one, built, content.hex(), [&](const MountedImage& image) -> Result<void> {
+      auto opened = SPC_TRY(source.open(places_));
+      const auto mounted = SPC_TRY(mount_image(std::move(opened), place, {.wanted = false}));
+      const auto root =
+          SPC_TRY(own(::openat(mounted.root.get(), ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC),
+                      "open the image to copy from"));
+      const auto files = SPC_TRY(find_sources(root.get(), copy, nullptr));
+      return copy_files(root.get(), files, copy, nullptr, image.root.get());
+    });
+  }
+
+  // --- image ---
+
+  /// Writes the image as a layout and imports it, which verifies it like any other.
+  Result<Digest> store(const Built& built, const std::string& name) {
+    Json config = built.config;
+    Json diff_ids = Json::array();
+    Json layers = Json::array();
+    Json annotations = Json::object();
+    if (built.tree.image) SPC_TRY(add_base(*built.tree.image, layers, diff_ids, annotations));
+    for (const BuiltLayer& layer : built.layers) {
+      layers.push_back(Json{{"mediaType", "application/vnd.oci.image.layer.v1.tar+zstd"},
+                            {"digest", layer.digest.str()},
+                            {"size", layer.size}});
+      diff_ids.push_back(layer.diff_id.str());
+    }
+    config["rootfs"] = Json{{"type", "layers"}, {"diff_ids", std::move(diff_ids)}};
+    config.erase("created");
+    const std::string config_text = config.str();
+    Json manifest{{"schemaVersion", 2},
+                  {"mediaType", "application/vnd.oci.image.manifest.v1+json"},
+                  {"layers", std::move(layers)}};
+    if (!annotations.empty()) manifest["annotations"] = std::move(annotations);
+    manifest["config"] = Json{{"mediaType", "application/vnd.oci.image.config.v1+json"},
+                              {"digest", Sha256::of(config_text).str()},
+                              {"size", config_text.size()}};
+    const std::string manifest_text = manifest.str();
+    const std::string layout =
+        SPC_TRY(cache_.write_layout(manifest_text, config_text, built.layers));
+    const Digest digest =
+        SPC_TRY(obtain(places_, config_,
+                       {.image = "oci:" + layout, .platform = {}, .pull = {}, .quiet = true}))
+            .image.digest;
+    if (name.empty()) return digest;
+    const auto directory = SPC_TRY(open_store(places_.store));
+    const auto own_store = SPC_TRY(ImageStore::open(directory.get()));
+    SPC_TRY(own_store.write_name({.name = ref_file(name),
+                                  .manifest = digest,
+                                  .asked_at = static_cast<std::int64_t>(std::time(nullptr))}));
+    return digest;
+  }
+
+  static Result<void> add_base(const ListedImage& image, Json& layers, Json& diff_ids,
+                               Json& annotations) {
+    const Json manifest = SPC_TRY(parse_json_object(image.record->manifest, "the base's manifest"));
+    const Json* const list = manifest.find("layers");
+    if (list == nullptr)
+      return Error(ErrorKind::invalid, "the base image is a file without layers")
+          .hint("scontainer export writes it as an oci-archive, which can be a base");
+    for (const Json& layer : list->elements()) layers.push_back(layer);
+    const auto known = SPC_TRY(parse_image_config(image.record->config, "the base"));
+    for (const Digest& one : known.diff_ids) diff_ids.push_back(one.str());
+    const auto origins = image.origins.all();
+    const auto origin = std::find_if(origins.begin(), origins.end(),
+                                     [](const ImageOrigin& one) { return !one.registry.empty(); });
+    if (origin == origins.end()) return {};
+    const std::string digest = image.digest.str();
+    annotations["org.opencontainers.image.base.name"] = origin->name;
+    annotations["org.opencontainers.image.base.digest"] = digest;
+    annotations[kLayersOf] = origin->registry + "/" + origin->repository + "@" + digest;
+    return {};
+  }
+
+  // --- progress ---
+
+  void say(const Instruction& one) {
+    ++at_;
+    if (order_.quiet) return;
+    std::fprintf(stderr, "[%zu/%zu] %s\n", at_, std::max(at_, total_), shown(one).c_str());
+  }
+
+  void tell_end(const BuiltLayer& layer, std::chrono::steady_clock::time_point begun,
+                bool cached) const {
+    if (order_.quiet) return;
+    const auto spent = std::chrono::duration_cast<std::chrono::milliseconds>(
+                           std::chrono::steady_clock::now() - begun)
+                           .count();
+    if (cached)
+      std::fprintf(stderr, "      cached\n");
+    else
+      std::fprintf(stderr, "      %.1f s, %s\n", static_cast<double>(spent) / 1000,
+                   human_bytes(layer.size).c_str());
+  }
+
+  const Places& places_;
+  const Config& config_;
+  const BuildOrder& order_;
+  BuildCache cache_;
+  Dockerfile file_;
+  Variables globals_;
+  std::vector<Stage> stages_;
+  std::vector<std::optional<Built>> built_;
+  UniqueFd context_;
+  std::string here_;  // of a definition file: the work directory
+  IgnoreFile ignored_;
+  std::set<Digest> fresh_;
+  std::size_t at_ = 0, total_ = 0;
+  unsigned made_ = 0, cached_ = 0;
+};
+
+}  // namespace
+
+Result<BuiltImage> build_image(const Places& places, const Config& config, const BuildOrder& order,
+                               const std::string& name) {
+  auto cache = SPC_TRY(BuildCache::open(places));
+  return Builder(places, config, order, std::move(cache)).run(name);
+}
+
+}  // namespace spc::tool

@@ -1,0 +1,44 @@
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/digest.hpp"
+#include "base/result.hpp"
+#include "config/config.hpp"
+#include "recipe/recipe.hpp"
+#include "reference/reference.hpp"
+#include "tool/build/build_step.hpp"
+#include "tool/surroundings/places.hpp"
+
+namespace spc::tool {
+
+/// An order of `scontainer build`.
+struct BuildOrder {
+  std::string context;  ///< a directory; empty: none, the recipe copies no files
+  std::string file;     ///< path of the recipe, for messages
+  std::string text;     ///< its content
+  /// A definition file: its paths begin at the work directory, `context` is the root directory.
+  bool is_definition = false;
+  std::string target;                          ///< a stage; empty: the last one
+  Variables arguments;                         ///< --build-arg
+  std::map<std::string, std::string> secrets;  ///< id to path
+  std::optional<PullPolicy> pull;
+  bool no_cache = false;
+  bool quiet = false;
+};
+
+/// An image that a build has made, in the user's own store.
+struct BuiltImage {
+  Digest digest;      ///< of its manifest
+  unsigned made = 0;  ///< steps that ran
+  unsigned cached = 0;
+};
+
+/// Builds the image and stores it. `name`: its name in the store, a canonical reference; empty:
+/// none. Prints each step to standard error unless the order is quiet.
+Result<BuiltImage> build_image(const Places& places, const Config& config, const BuildOrder& order,
+                               const std::string& name);
+
+}  // namespace spc::tool

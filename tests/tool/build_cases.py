@@ -1,0 +1,220 @@
+"""scontainer build: recipes to images of the user's store, without privilege."""
+
+import io
+import json
+import os
+import signal
+import subprocess
+import tarfile
+import time
+
+import machine
+from machine import base, home, user
+
+
+def write(path, text, mode=0o644):
+    path = os.path.join(home, path)
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    os.chown(os.path.dirname(path), machine.UID, machine.UID)
+    machine.write(path, text)
+    os.chmod(path, mode)
+
+
+def build(recipe, *options, context="recipe", **more):
+    write(f"{context}/Dockerfile", recipe)
+    return user("build", *options, context, **more)
+
+
+def steps():
+    directory = machine.store("build", "steps")
+    return sorted(os.listdir(directory)) if os.path.isdir(directory) else []
+
+
+def test_image_of_recipe_runs_with_its_settings():
+    write("recipe/app/run.sh", "#!/bin/sh\necho \"$1 from $WHO in $(pwd)\"\n", 0o755)
+    done = build(f"""FROM {base()}
+ARG WHO=nobody
+ENV WHO=$WHO LANGUAGES="a b"
+LABEL org.example.kind=test
+WORKDIR /srv/app
+COPY app/ ./
+RUN echo made >made && ln -s made link && rm /workspace/file && id -u >user
+ENTRYPOINT ["./run.sh"]
+CMD ["hello"]
+""", "-t", "lab/app:1", "--build-arg", "WHO=alice")
+    done.succeeds("sha256:")
+    assert user("run", "-q", "lab/app:1").succeeds().out == "hello from alice in /srv/app\n"
+    inside = user("run", "-q", "lab/app:1", "sh", "-c", "cat made user link; ls /workspace; stat -c %a run.sh; echo \"$LANGUAGES\"")
+    inside = user("run", "-q", "--no-entrypoint", "lab/app:1", "sh", "-c",
+                  "cat made user link; ls /workspace; stat -c %a run.sh; echo \"$LANGUAGES\"") if inside.status else inside
+    assert "hard-link" in inside.out or inside.out.startswith("sh from"), inside
+    facts = user("inspect", "--json", "lab/app:1").json()
+    assert "org.example.kind" in json.dumps(facts), facts
+
+
+def test_unchanged_recipe_starts_no_container():
+    recipe = f"FROM {base()}\nRUN date +%N >/stamp\nCOPY x /x\nENTRYPOINT [\"cat\", \"/stamp\"]\n"
+    write("cached/x", "1")
+    first = build(recipe, "-t", "cached:1", context="cached").succeeds().out
+    stamp = user("run", "-q", "cached:1").succeeds().out
+    kept = steps()
+    began = time.monotonic()
+    again = build(recipe, "-t", "cached:1", context="cached").succeeds()
+    assert time.monotonic() - began < 5, again
+    assert again.out == first and steps() == kept and again.err.count("cached\n") == 2, again
+    assert user("run", "-q", "cached:1").succeeds().out == stamp
+    write("cached/x", "2")
+    changed = build(recipe, "-t", "cached:1", context="cached").succeeds()
+    assert changed.out != first and changed.err.count("cached\n") == 1, changed
+    assert user("run", "-q", "cached:1").succeeds().out == stamp
+    fresh = build(recipe, "--no-cache", "-t", "cached:1", context="cached").succeeds()
+    assert "cached\n" not in fresh.err, fresh
+    after = user("run", "-q", "cached:1").succeeds()
+    assert after.out != stamp, (fresh, first, changed, after)
+
+
+def test_stages_give_files_to_the_last():
+    done = build(f"""ARG BASE={base()}
+FROM $BASE AS build
+RUN mkdir /out && echo program >/out/program && chmod 750 /out/program
+FROM $BASE AS unused
+RUN exit 1
+FROM $BASE
+COPY --from=build /out/program /usr/local/bin/
+COPY --from={base()} /etc/os-release /copied
+RUN test -x /usr/local/bin/program && ! test -e /out
+""", "-t", "stages:1")
+    done.succeeds()
+    assert user("run", "-q", "stages:1", "cat", "/usr/local/bin/program").succeeds().out == "program\n"
+    user("run", "-q", "stages:1", "cat", "/copied").succeeds("Debian")
+
+
+def test_failing_step_names_line_and_leaves_nothing():
+    before = steps()
+    failed = build(f"FROM {base()}\n\n# comment\nRUN echo before; \\\n    exit 7\n", "-t", "never:1")
+    failed.fails(1, "Dockerfile:4: RUN", "exit status 7")
+    assert "before" in failed.out + failed.err, failed
+    assert steps() == before, steps()
+    assert "never" not in user("images").out
+    build("FROM scratch\nCOPPY x\n").fails(1, "Dockerfile:2", 'unknown instruction "COPPY"', "did you mean COPY?")
+    build(f"FROM {base()}\nCOPY nothing /x\n").fails(1, "Dockerfile:2: COPY", 'no file "nothing"')
+
+
+def test_setup_leaves_no_trace_in_layers():
+    build(f"FROM {base()}\nRUN touch /marker\n", "-t", "trace:1").succeeds()
+    [step] = [s for s in steps() if os.path.exists(machine.store("build", "steps", s, "tree", "up", "marker"))]
+    up = machine.store("build", "steps", step, "tree", "up")
+    found = sorted(os.path.relpath(os.path.join(d, n), up) for d, names, files in os.walk(up) for n in names + files)
+    assert found == ["etc", "etc/apt", "etc/apt/apt.conf.d", "marker"], found  # directories of the image, as they were
+
+
+def test_definition_file_becomes_sif_and_image():
+    write("def/src/tool.py", "print('tool')\n")
+    write("def/lab.def", f"""# of the lab
+Bootstrap: docker
+From: {base()}
+
+%arguments
+    VERSION=1.0
+
+%files
+    src/tool.py /opt/tool.py
+    src /srv
+
+%post
+    echo version {{{{ VERSION }}}} >/opt/version
+    echo 'export FROM_POST=yes' >>$APPTAINER_ENVIRONMENT
+
+%environment
+    export LAB=physics
+    export LAB_PATH=/opt/$LAB
+
+%runscript
+    echo "run $LAB $FROM_POST $@"
+
+%labels
+    Author alice@example.org
+    Note two words "quoted"
+
+%test
+    test -r /opt/version
+
+%help
+    Of the lab.
+""")
+    user("build", "-t", "lab/def:1", "-o", "lab.sif", "--build-arg", "VERSION=2.0", "lab.def", cwd=os.path.join(home, "def")).succeeds()
+    assert user("run", "-q", "--entrypoint", "lab/def:1", "a", "b").succeeds().out == "run physics yes a b\n"
+    user("run", "-q", "lab/def:1", "sh", "-c", "cat /opt/version /opt/tool.py /srv/src/tool.py; echo $LAB_PATH").succeeds("version 2.0\nprint('tool')\nprint('tool')\n/opt/physics\n")
+    user("run", "-q", "./def/lab.sif", "sh", "-c", "echo $LAB $FROM_POST $GREETER").succeeds("physics yes base\n")
+    assert "alice@example.org" in user("inspect", "--json", "lab/def:1").succeeds().out
+    write("def/bad.def", f"Bootstrap: docker\nFrom: {base()}\n%setup\n touch /x\n")
+    user("build", "bad.def", cwd=os.path.join(home, "def")).fails(1, "bad.def:3", "%setup would run on the host")
+    write("def/bad.def", f"Bootstrap: yum\nFrom: x\n")
+    user("build", "bad.def", cwd=os.path.join(home, "def")).fails(1, "Bootstrap: yum is not supported", "Bootstrap: docker")
+
+
+def test_archive_of_add_is_unpacked_and_links_stay_inside():
+    path = os.path.join(home, "unpack")
+    os.makedirs(path, exist_ok=True)
+    with tarfile.open(os.path.join(path, "a.tar.gz"), "w:gz") as archive:
+        for name, content in (("d/x", b"1"), ("d/y", b"2")):
+            entry = tarfile.TarInfo(name)
+            entry.size = len(content)
+            archive.addfile(entry, io.BytesIO(content))
+        for name, target in (("out", "/"), ("up", "../../..")):
+            entry = tarfile.TarInfo(name)
+            entry.type, entry.linkname = tarfile.SYMTYPE, target
+            archive.addfile(entry)
+    build(f"FROM {base()}\nADD a.tar.gz /data/\nCOPY a.tar.gz /kept/\n", "-t", "unpacked:1", context="unpack").succeeds()
+    assert user("run", "-q", "unpacked:1", "sh", "-c", "cd /data; cat d/x d/y; readlink out up; ls /kept").succeeds().out == "12/\n../../..\na.tar.gz\n"
+    with tarfile.open(os.path.join(path, "a.tar.gz"), "w:gz") as archive:
+        link, entry = tarfile.TarInfo("l"), tarfile.TarInfo("l/escaped")
+        link.type, link.linkname = tarfile.SYMTYPE, home
+        archive.addfile(link)
+        archive.addfile(entry)
+    build(f"FROM {base()}\nADD a.tar.gz /data/\n", "-t", "unpacked:2", context="unpack").succeeds()
+    assert user("run", "-q", "unpacked:2", "ls", "/data/l").succeeds().out == "escaped\n"
+    assert not os.path.exists(os.path.join(home, "escaped"))
+
+
+def test_pushed_image_keeps_the_layers_of_its_base():
+    digest = build(f"FROM {base()}\nRUN echo built >/built\n", "-t", "pushed:1").succeeds().out.strip()
+    assert user("push", "-q", "pushed:1", f"{machine.registry.name}/built:1").succeeds().out.strip() == digest
+    manifest = json.loads(machine.registry.repositories["built"].manifests["1"][1])
+    assert len(manifest["layers"]) == 4, manifest
+    user("run", "-q", f"{machine.registry.name}/built:1", "cat", "/built").succeeds("built\n")
+
+
+def test_links_of_context_do_not_lead_out_of_it():
+    machine.write(os.path.join(home, "outside"), "secret")
+    os.makedirs(os.path.join(home, "linked"), exist_ok=True)
+    for name, target in (("absolute", os.path.join(home, "outside")), ("up", "../outside")):
+        if not os.path.islink(os.path.join(home, "linked", name)):
+            os.symlink(target, os.path.join(home, "linked", name))
+        build(f"FROM {base()}\nCOPY {name} /x\n", context="linked").fails(1, "COPY", f'no file "{name}"')
+    build(f"FROM {base()}\nCOPY ../outside /x\n", context="linked").fails(1, 'no file "../outside"')
+
+
+def test_killed_build_leaves_nothing_after_the_next():
+    write("slow/Dockerfile", f"FROM {base()}\nRUN sleep 60 & sleep 60\n")
+    process = machine.start("build", "slow")
+    machine.wait_for("the step runs", lambda: any(step.startswith("new-") for step in steps()))
+    machine.wait_for("the command runs", lambda: "sleep" in subprocess.run(["ps", "-o", "comm", "-u", str(machine.UID)], stdout=subprocess.PIPE, text=True).stdout)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    machine.wait_for("its processes are gone", lambda: "sleep" not in subprocess.run(["ps", "-o", "comm", "-u", str(machine.UID)], stdout=subprocess.PIPE, text=True).stdout)
+    build(f"FROM {base()}\nRUN true\n").succeeds()
+    assert not [step for step in steps() if step.startswith("new-")], steps()
+
+
+def test_gc_removes_steps_unused_for_a_month():
+    build(f"FROM {base()}\nRUN echo old >/old\n", "-t", "old:1").succeeds()
+    kept = steps()
+    assert user("gc", "--json").json()["build_steps"] == 0
+    for step in kept:
+        os.utime(machine.store("build", "steps", step, "layer"), (0, 0))
+    build(f"FROM {base()}\nRUN echo old >/old\n", "-t", "old:1").succeeds()  # a use
+    assert user("gc", "--json").json()["build_steps"] == len(kept) - 1
+    user("gc", "--yes").succeeds()
+    assert len(steps()) == 1 and len(os.listdir(machine.store("build", "blobs"))) == 1, steps()
+    user("run", "-q", "old:1", "cat", "/old").succeeds("old\n")
