@@ -1,4 +1,4 @@
-# What the machines of the cluster have in /etc and /home. Uses the variables `cluster` sets: state, stage, root, gpus, nodes,
+# Files of the cluster's machines in /etc and /home. Uses the variables `cluster` sets: state, stage, root, gpus, nodes,
 # configless, munge, slurm_lines, slurm_files, plugstack_lines.
 
 readonly network=10.77.0
@@ -24,7 +24,7 @@ write_etc() {
     [[ $munge ]] || write_slurm_key "$etc/slurm" "$state/etc-slurm-of-nodes"
 }
 
-# carol has a name on the head only, as where nodes know nobody; slurmctld has to know everyone.
+# carol has a name on the head only, as at sites whose nodes know no users; slurmctld has to know all of them.
 write_users() {
     local etc=$1 file
     for file in passwd group; do
@@ -71,7 +71,7 @@ write_munge_key() {
     chown munge:munge "$1/munge.key"
 }
 
-# What auth/slurm needs on every machine, also on one without a configuration.
+# Writes the key that auth/slurm needs on every machine, also on one without a configuration.
 write_slurm_key() {
     (umask 077 && head -c 1024 /dev/urandom >"$1/slurm.key")
     chown slurm:slurm "$1/slurm.key"

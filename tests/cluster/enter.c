@@ -106,7 +106,7 @@ static void join_namespaces(const char* pid) {
   }
 }
 
-/* The user as the machine we have entered knows him; a number need not be known. */
+/* The user as known on the machine we have entered; a number need not be known. */
 static struct passwd identity(const char* user) {
   char* end = NULL;
   const uid_t number = (uid_t)strtoul(user, &end, 10);

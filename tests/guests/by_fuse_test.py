@@ -1,4 +1,5 @@
-"""The same where FUSE serves the layers, which a site can have everywhere: with kernels that can map no owners it is so by itself."""
+"""Tests with layers served by FUSE, which a site can configure on any kernel. Kernels without owner
+mapping always use FUSE."""
 import guests_test
 import site_files
 from command import await_true
@@ -6,15 +7,15 @@ from guest import NODE, digest_of
 from harness import add, equal, test
 from images import Image
 
-CASES = (guests_test.a_user_sees_the_system_of_the_image,
+CASES = (guests_test.user_sees_the_system_of_the_image,
          guests_test.two_tasks_share_a_container,
-         guests_test.files_of_the_image_can_be_changed,
-         guests_test.a_user_can_be_root_inside,
-         guests_test.a_second_step_finds_what_the_first_wrote_in_a_container_with_a_name,
-         guests_test.a_step_that_joins_another_outlives_it,
-         guests_test.scancel_ends_a_pull,
-         guests_test.scancel_ends_a_running_step,
-         guests_test.slurmd_can_be_restarted_under_a_step)
+         guests_test.image_files_can_be_changed,
+         guests_test.user_can_be_root_inside,
+         guests_test.named_container_keeps_files_for_the_second_step,
+         guests_test.joined_step_outlives_the_first,
+         guests_test.scancel_ends_pull,
+         guests_test.scancel_ends_running_step,
+         guests_test.slurmd_restart_keeps_the_running_step)
 
 
 def fuse_serves_all_layers(guest):
@@ -35,11 +36,12 @@ for case in (fuse_serves_all_layers, *CASES):
 
 
 @test
-def a_module_of_the_kernel_that_is_blacklisted_is_made_up_for(guest):
-    """Without a word in the site's configuration, which is read meanwhile. Before Linux 6.2 what is pulled without erofs stays for FUSE."""
+def blacklisted_kernel_module_is_replaced(guest):
+    """Without site configuration, which is read meanwhile. Before Linux 6.2, layers pulled without
+    erofs keep using FUSE."""
     module, pulled = guest.form(), Image("guests/meanwhile", [[("data", b"pulled")]])
     image, _ = guest.faulty.publish(pulled)
-    programs = "--container-mounts=/usr,/lib,/lib64"  # it has none
+    programs = "--container-mounts=/usr,/lib,/lib64"  # the image has no programs
     with site_files.Files(guest, {"modprobe.d/blacklisted.conf": f"blacklist {module}\n", "spank-container/config.d/50-test.toml": "# read again\n"}):
         await_true(lambda: guest.root(NODE, "rmmod", module).rc == 0, 20, f"{module} is still in use")
         fuse_serves_all_layers(guest)

@@ -1,5 +1,5 @@
-"""A kernel that maps the owners neither of a squashfs nor of an erofs, as Linux 5.12 to 5.18, with a store where files share blocks: the
-layers are read from copies that say who owns them."""
+"""A kernel that maps owners of neither squashfs nor erofs, as Linux 5.12 to 5.18, with a store
+whose files share blocks: layers are read from copies that contain the owners."""
 import guests_test
 import report
 import site_files
@@ -11,7 +11,7 @@ SUITE = "copies"
 
 
 @test
-def they_say_the_number_of_the_user(guest):
+def copies_carry_the_number_of_the_user(guest):
     running = guest.start_srun("-J", "copies", "sh", "-c", "stat -c %U:%G /etc; sleep 600")
     running.await_text("alice:alice")
     owners = {loop_backing(f"/dev/{loop}")[2].rsplit(".", 1)[0] for loop in guest.loops(NODE)}
@@ -22,8 +22,8 @@ def they_say_the_number_of_the_user(guest):
 
 
 @test
-def what_fuse_takes_is_measured(guest):
+def fuse_server_costs_are_measured(guest):
     """In the same guest, for comparison."""
     with report.figures_of(", by FUSE"), site_files.rules(guest, 'squashfs = "fuse"'):
-        guests_test.starts_are_measured(guest)
-        guests_test.what_is_read_again_is_measured(guest)
+        guests_test.start_times_are_measured(guest)
+        guests_test.repeated_read_times_are_measured(guest)

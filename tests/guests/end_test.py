@@ -1,10 +1,10 @@
-"""What must hold after the cases: of the node and of the kernel's log."""
+"""Final checks of the node and of the kernel's log."""
 from guest import NODE, SLURMCTLD_LOG, read
 from harness import equal, expect, test
 
 
 @test
-def the_node_was_never_drained(guest):
+def node_was_never_drained(guest):
     log = read(SLURMCTLD_LOG)
     bad = [line for line in log.splitlines() if "drain" in line.lower() or "not responding" in line]
     expect("node01" in log and not bad, "slurmctld's log says\n" + "\n".join(bad))
@@ -12,9 +12,10 @@ def the_node_was_never_drained(guest):
 
 
 @test
-def the_kernel_has_nothing_to_say_of_our_mounts(guest):
+def kernel_log_has_no_complaint_about_our_mounts(guest):
     log = guest.root(NODE, "dmesg", "--notime").good().splitlines()
-    # Known: a container with a name is mounted without CAP_DAC_READ_SEARCH, and overlayfs says each time what it does without.
+    # Known: a named container is mounted without CAP_DAC_READ_SEARCH, and overlayfs logs the
+    # missing features each time.
     known = ("overlayfs: upper fs does not support file handles, falling back to index=off.", "loop: module loaded")
     bad = [line for line in log if line not in known and any(word in line.lower() for word in ("overlayfs", "squashfs error", "fuse: bad", "loop:"))]
     expect(any("Linux version" in line for line in log), "the kernel's log is not all there: the test is void")

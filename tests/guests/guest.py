@@ -1,4 +1,5 @@
-"""The guest as a cluster of one node: this machine is the node and the head, and Slurm's daemons are units of systemd."""
+"""The guest as a cluster of one node: this machine is node and head, and Slurm's daemons are
+systemd units."""
 import hashlib
 import json
 import os
@@ -21,7 +22,8 @@ STORE_DISK = "/dev/vdc"
 LAYOUTS = "/opt/spank-container/images"
 REGISTRY = "http://registry:5000/v2"
 CGROUPS = "/sys/fs/cgroup"
-LOCAL_MAJOR = 240  # of devices without a driver: opening one fails with ENXIO, or with EPERM if the job has it not
+# Of devices without a driver: opening one fails with ENXIO, or with EPERM outside the allocation.
+LOCAL_MAJOR = 240
 SLURMCTLD_LOG = "/var/log/slurm/slurmctld.log"
 SLURMD_LOG = "/var/log/slurm/slurmd.log"
 AS_ALICE = ("setpriv", "--reuid=alice", "--regid=alice", "--init-groups", "env", "-i", "-C", "/home/alice", "HOME=/home/alice",
@@ -29,22 +31,22 @@ AS_ALICE = ("setpriv", "--reuid=alice", "--regid=alice", "--init-groups", "env",
 
 
 def is_too_old():
-    """Whether this kernel has not what a container needs."""
+    """Returns whether this kernel lacks features that containers need."""
     return tuple(map(int, os.uname().release.split(".")[:2])) < (5, 12)
 
 
 def kind_of_store():
-    """The file system, as the host has chosen."""
+    """Returns the file system selected by the host."""
     return re.search(r"guest\.store=(\w+)", read("/proc/cmdline"))[1]
 
 
 def is_as_before_5_19():
-    """Whether the kernel was started without erofs."""
+    """Returns whether the kernel was started without erofs."""
     return "module_blacklist=erofs" in read("/proc/cmdline")
 
 
 def read(path):
-    """Empty when it is gone."""
+    """Returns the file's content, empty if the file is gone."""
     try:
         with open(path, errors="replace") as file:
             return file.read()
@@ -53,12 +55,12 @@ def read(path):
 
 
 class Guest(Cluster):
-    """What differs from a cluster in namespaces: how a command gets there, and what counts as a trace."""
+    """Differences from a cluster in namespaces: how commands are run, and which leftovers count."""
 
     def __init__(self):
         self.nodes, self.home, self.etc, self.is_ours = (NODE,), "/home", "/etc", False
         self.kernel = tuple(map(int, os.uname().release.split(".")[:2]))
-        self.memory = json.loads(read(MEMORY) or "{}")  # what is known when the power comes back
+        self.memory = json.loads(read(MEMORY) or "{}")  # results that survive a power loss
         self.is_back = bool(self.memory)
 
     def __enter__(self):
@@ -68,7 +70,8 @@ class Guest(Cluster):
         self.mount_store()
         for number in range(2):
             os.mknod(f"/dev/card{number}", stat.S_IFCHR | 0o666, os.makedev(LOCAL_MAJOR, number))
-        self.root(NODE, "ip", "address", "add", "10.77.0.1/32", "dev", "lo").good()  # getaddrinfo() wants one that is not 127.0.0.1
+        # getaddrinfo() requires an address other than 127.0.0.1
+        self.root(NODE, "ip", "address", "add", "10.77.0.1/32", "dev", "lo").good()
         if not self.is_back:
             self.install()
         self.root(NODE, "systemctl", "start", "dbus.socket", "munge", "docker-registry", "slurmctld", "slurmd").good()
@@ -87,7 +90,8 @@ class Guest(Cluster):
         return self
 
     def mount_store(self):
-        """On a file system of its own, before anything of ours is there, as spank-container-operation(7) says."""
+        """Mounts a separate file system for the store before the product is installed, as in
+        spank-container-operation(7)."""
         if kind_of_store() != "ext4":
             os.makedirs(self.store(NODE), exist_ok=True)
         if kind_of_store() == "tmpfs":
@@ -105,10 +109,10 @@ class Guest(Cluster):
         for directory in ("/var/lib/slurm/slurmctld", "/var/lib/slurm/slurmd", "/var/log/slurm"):
             self.root(NODE, "install", "-d", "-o", "slurm", directory).good()
 
-    # --- the power -------------------------------------------------------------------------------------------------
+    # --- power loss -------------------------------------------------------------------------------
 
     def lose_power(self):
-        """Does not return. The host waits for this line; and nobody writes to a disk between it and the end."""
+        """Does not return. The host waits for this line, after which nothing is written."""
         with open(MEMORY, "w") as file:
             json.dump(self.memory, file)
             file.flush()
@@ -117,7 +121,8 @@ class Guest(Cluster):
         time.sleep(600)
 
     def resume(self):
-        """Slurm keeps a node that has started again unexpectedly out of service until root says otherwise, and its jobs."""
+        """Resumes the node and its jobs: Slurm keeps a node out of service after an unexpected
+        restart."""
         self.root(NODE, "scancel", "--user=alice")
 
         def is_idle():
@@ -127,7 +132,7 @@ class Guest(Cluster):
         await_true(is_idle, 240, "the node does not come back")
 
     def settle(self):
-        """What a first use leaves on purpose is there."""
+        """Creates the files that a first use leaves intentionally."""
         self._warm_up()
 
     # --- commands --------------------------------------------------------------------------------------------------
@@ -145,7 +150,8 @@ class Guest(Cluster):
         return super().await_job(job, timeout)
 
     def must_be_quiet(self, within=5, store=None):
-        """How busy the host is no guest can see. That an end is a matter of seconds is shown elsewhere."""
+        """Checks for leftovers without a short time limit, as a guest cannot see the host's load.
+        Other suites check that ends take seconds only."""
         super().must_be_quiet(4 * within, store)
 
     def must_be_well(self):
@@ -153,13 +159,14 @@ class Guest(Cluster):
         super().must_be_well()
 
     def dpkg(self, *argv):
-        """What it said."""
+        """Runs dpkg and returns its output."""
         done = self.enter(NODE, "root", "sh", "-c", 'exec dpkg "$@" 2>&1', "sh", *argv).end(300)
         expect(done.rc == 0, f"dpkg {' '.join(argv)} failed", done)
         return done.out
 
     def push_layout(self, image):
-        """Returns the image's name. By hand: skopeo would be a large part of the disk."""
+        """Pushes a layout without skopeo, which would take much of the disk. Returns the image's
+        name."""
         repository, blobs = f"{REGISTRY}/suites/{image}", os.path.join(LAYOUTS, image, "blobs/sha256")
         with open(os.path.join(LAYOUTS, image, "index.json")) as file:
             manifest = json.load(file)["manifests"][0]
@@ -172,7 +179,7 @@ class Guest(Cluster):
         return f"registry:5000/suites/{image}:1"
 
     def push_for(self, architecture):
-        """The same, for another one, as its configuration says. Returns its name."""
+        """Pushes the image for another architecture, set in its configuration. Returns its name."""
         repository, blobs = f"{REGISTRY}/suites/{architecture}", os.path.join(LAYOUTS, "base/blobs/sha256")
         with open(os.path.join(LAYOUTS, "base/index.json")) as file:
             entry = json.load(file)["manifests"][0]
@@ -187,7 +194,7 @@ class Guest(Cluster):
         request("PUT", f"{repository}/manifests/1", json.dumps(manifest).encode(), entry["mediaType"])
         return f"registry:5000/suites/{architecture}:1"
 
-    # --- what it tells of itself -----------------------------------------------------------------------------------
+    # --- reports ----------------------------------------------------------------------------------
 
     def tell_facts(self):
         tell_fact("kernel", os.uname().release)
@@ -202,18 +209,19 @@ class Guest(Cluster):
         return {0: f"the kernel, {self.form()}{copies}", layers: "FUSE"}.get(by_fuse, f"the kernel, {by_fuse} of {layers} by FUSE")
 
     def form(self):
-        """Of the layers in the store; all have the same."""
+        """Returns the format of the layers in the store, which is the same for all."""
         with os.scandir(os.path.join(self.store(NODE), "layers/sha256")) as layers, open(next(layers).path, "rb") as layer:
             return "squashfs" if layer.read(4) == b"hsqs" else "erofs"
 
     def layers_served(self, *options, **how):
-        """Of a container of alice: how many layers it has, and how many of them a server of FUSE serves."""
+        """Returns the number of layers of a container of alice, and how many of them a FUSE server
+        serves."""
         done = self.srun(*options, "--container-verbose", "true", **how)
         found = re.search(r"(\d+) layers \(\d+ shared, (\d+) by FUSE\)", "\n".join(done.messages()))
         expect(done.rc == 0 and found, "it is not said how the layers are served", done)
         return int(found[1]), int(found[2])
 
-    # --- what is on the node -------------------------------------------------------------------------------------
+    # --- state of the node ------------------------------------------------------------------------
 
     def pid(self, machine):
         return 1
@@ -222,22 +230,23 @@ class Guest(Cluster):
         return "/var/lib/spank-container"
 
     def processes(self, node, name=None):
-        """Those of programs, which threads of the kernel have not. One slurmstepd keeps the scope of all, for ever; udev's come and go."""
+        """Returns the processes with a program, so no kernel threads. Ignores the slurmstepd that
+        keeps the common scope, and udev's workers."""
         return [pid for pid in super().processes(node, name) if (line := read(f"/proc/{pid}/cmdline").split("\0")) != [""]
                 and "infinity" not in line and "udevd" not in line[0] and not line[0].startswith("(")]
 
     def strangers(self, node):
-        """What runs in a job's cgroups, but not Slurm's own."""
+        """Returns processes in a job's cgroups other than Slurm's own."""
         return [pid for pid in self.processes(node) if re.search(r"/job_\d+/", read(f"/proc/{pid}/cgroup")) and name_of(pid) != "slurmstepd"]
 
     def cgroups(self):
-        """Those of jobs and steps."""
+        """Returns the cgroups of jobs and steps."""
         return sorted(path.removeprefix(CGROUPS) for path, _, _ in os.walk(CGROUPS) if re.search(r"/job_\d+", path))
 
     def recover(self):
         if hasattr(self, "quiet"):
             super().recover()
-        else:  # it did not even start
+        else:  # it did not start at all
             say(indent(self.root(NODE, "sh", "-c", f"sinfo -R; tail -n 25 {SLURMD_LOG} {SLURMCTLD_LOG}; systemctl --no-pager --failed").out))
 
     def traces(self, node):

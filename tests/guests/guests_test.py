@@ -1,4 +1,4 @@
-"""What must hold on a node with systemd and pure cgroup v2, whatever its kernel."""
+"""Tests that must pass on a node with systemd and pure cgroup v2, for any kernel."""
 import ctypes
 import os
 import re
@@ -30,14 +30,14 @@ def end(guest, step):
 # --- a container -------------------------------------------------------------------------------------------------------
 
 @test
-def a_user_sees_the_system_of_the_image(guest):
+def user_sees_the_system_of_the_image(guest):
     said = guest.srun("sh", "-c", "id -u; cat /etc/os-release").good().splitlines()
     equal(said[0], "2001", "user")
     expect('VERSION_CODENAME=bookworm' in said and "VARIANT_ID=guest" not in said, f"it is the node's: {said}")
 
 
 @test
-def an_image_for_another_architecture_is_refused_with_both_names_and_a_cure(guest):
+def image_of_foreign_architecture_is_refused_with_both_names(guest):
     mine, other = ("amd64", "arm64") if os.uname().machine == "x86_64" else ("arm64", "amd64")
     image = guest.push_for(other)
     done = guest.srun("true", image=image)
@@ -48,16 +48,17 @@ def an_image_for_another_architecture_is_refused_with_both_names_and_a_cure(gues
 
 
 @test
-def the_kernel_serves_the_layers_where_it_can_map_their_owners(guest):
-    """Those of a squashfs from Linux 6.2 on; before, of an erofs, which Debian's kernels have as a module, or those of copies."""
+def layers_are_mounted_by_kernel_with_owner_mapping(guest):
+    """Squashfs from Linux 6.2 on. Before, erofs, which Debian's kernels have as a module, or
+    copies."""
     layers, by_fuse = guest.layers_served()
     has_erofs = guest.kernel >= (5, 19) and not is_as_before_5_19()
     equal(by_fuse, 0 if has_erofs or kind_of_store() == "xfs" else layers, f"of {layers} layers by FUSE")
     for entry in os.scandir(os.path.join(guest.store(NODE), "layers/sha256")):
         with open(entry.path, "rb") as layer:
             equal(layer.read(4) == b"hsqs", guest.kernel >= (6, 2) or not has_erofs, f"{entry.name} is a squashfs")
-    explained = guest.srun("--container-explain", "true")
-    expect(explained.rc == 0 and f"{layers} layers in the node's store" in explained.err, "the layers are not explained", explained)
+    explained = guest.srun("--container-explain=all", "true")
+    expect(explained.rc == 0 and f"{layers} layers in the store" in explained.err, "the layers are not explained", explained)
     equal("served by FUSE" in explained.err, by_fuse > 0, "explained as served by FUSE", explained)
 
 
@@ -69,46 +70,47 @@ def two_tasks_share_a_container(guest):
 
 
 @test
-def files_of_the_image_can_be_changed(guest):
+def image_files_can_be_changed(guest):
     guest.bash("echo new >/new; echo more >>/workspace/replaced; rm /workspace/file; mv /usr/share/base-files /moved; chmod 700 /workspace/old; "
                "mkdir /etc/made; cat /new /workspace/replaced; test ! -e /workspace/file; test -d /moved").good("new\nupper\nmore")
 
 
 @test
-def a_directory_of_the_node_can_be_mounted(guest):
+def node_directory_can_be_mounted(guest):
     guest.run("sh", "-c", "mkdir -p data; echo outside >data/file").good()
     guest.bash("cat /data/file; echo inside >/data/new; ! echo x >/fixed/new", "--container-mounts=./data:/data,./data:/fixed:ro").good("outside")
     equal(read("/home/alice/data/new"), "inside\n", "file outside")
 
 
 @test
-def a_user_can_be_root_inside(guest):
-    """A filter of system calls lets succeed what only real root could do: their numbers are those of the architecture."""
+def user_can_be_root_inside(guest):
+    """A seccomp filter fakes success of calls that need real root. Their numbers depend on the
+    architecture."""
     said = guest.bash("id -u; chown 5:6 /workspace/file; chgrp 7 /workspace/hard-link; mknod /null c 1 3; echo done", "--container-remap-root")
     said.good("0\ndone")
 
 
 @test
-def a_container_can_be_saved_and_started_again(guest):
+def saved_container_starts_again(guest):
     guest.bash("echo kept >/kept; rm /workspace/file", "--container-save=/home/alice/saved.sqsh").good()
     guest.bash("cat /kept /workspace/replaced; test ! -e /workspace/file", image="/home/alice/saved.sqsh").good("kept\nupper")
     guest.run("rm", "saved.sqsh").good()
 
 
 @test
-def a_batch_script_runs_in_a_container(guest):
+def batch_script_runs_in_a_container(guest):
     done = guest.batch("#!/bin/sh\ntest -e /workspace/replaced && id -u\nexit 7\n", "--container-image=registry:5000/suites/base:1")
     equal((done.rc, done.out), (7, "2001\n"), "exit code and output", done)
 
 
 @test
-def a_second_step_finds_what_the_first_wrote_in_a_container_with_a_name(guest):
+def named_container_keeps_files_for_the_second_step(guest):
     step = "srun --container-name=kept"
     guest.run("salloc", "bash", "-euc", f"{step} --container-image=registry:5000/suites/base:1 sh -c 'echo one >/made'; {step} cat /made").good("one")
 
 
 @test
-def a_step_that_joins_another_outlives_it(guest):
+def joined_step_outlives_the_first(guest):
     done = guest.run("salloc", "-n2", "bash", "-euc", """
         cd /home/alice; rm -f up joined ended
         srun --exact -n1 --container-name=shared --container-image=registry:5000/suites/base:1 --container-mounts=/home/alice sh -c '
@@ -126,7 +128,7 @@ def a_step_that_joins_another_outlives_it(guest):
 # --- the end -----------------------------------------------------------------------------------------------------------
 
 @test
-def scancel_ends_a_pull(guest):
+def scancel_ends_pull(guest):
     """In the middle of a layer."""
     image, layers = guest.faulty.publish(Image("guests/cancelled", [[("data", os.urandom(1 << 20))]]))
     gate, store = guest.faulty.hold(layers[0]), guest.stores()
@@ -141,7 +143,7 @@ def scancel_ends_a_pull(guest):
 
 
 @test
-def scancel_ends_a_running_step(guest):
+def scancel_ends_running_step(guest):
     _, by_fuse = guest.layers_served()
     step = running_step(guest, "-n2")
     expect(guest.loops("node01") or by_fuse, "no loop device of the running step was found: the test is void")
@@ -152,7 +154,7 @@ def scancel_ends_a_running_step(guest):
 
 
 @test
-def a_hundred_steps_of_a_job_leave_nothing(guest):
+def hundred_steps_of_a_job_leave_nothing(guest):
     guest.must_be_quiet()
     store, began = guest.stores(), os.path.getsize(SLURMD_LOG)
     done = guest.run("salloc", "-n2", "bash", "-c", f"""
@@ -178,7 +180,7 @@ def a_hundred_steps_of_a_job_leave_nothing(guest):
 
 
 @test
-def slurmd_can_be_restarted_under_a_step(guest):
+def slurmd_restart_keeps_the_running_step(guest):
     step = guest.start_srun("sh", "-c", "echo up; sleep 10; cat /workspace/replaced")
     step.await_text("up", 60)
     guest.root("node01", "systemctl", "restart", "slurmd").good()
@@ -199,13 +201,13 @@ def fills_the_root(guest, megabytes):
 
 
 @test
-def what_is_written_into_the_root_counts_as_memory_of_the_job(guest):
+def root_file_system_writes_count_as_job_memory(guest):
     for megabytes in (20, 60, 100):
         fills_the_root(guest, megabytes)
 
 
 @test
-def helpers_can_be_killed_when_memory_is_short(guest):
+def helpers_are_killable_when_memory_is_short(guest):
     step = running_step(guest)
     found = {pid: (name_of(pid), os.stat(f"/proc/{pid}").st_uid, int(read(f"/proc/{pid}/oom_score_adj") or 0)) for pid in guest.strangers("node01")}
     end(guest, step)
@@ -217,8 +219,9 @@ def helpers_can_be_killed_when_memory_is_short(guest):
 # --- devices ----------------------------------------------------------------------------------------------------------
 
 @test
-def devices_that_a_job_has_not_are_refused(guest):
-    """ConstrainDevices: the job's own device opens as far as that no driver is there. Of a plain resource Slurm constrains nothing."""
+def devices_outside_allocation_are_refused(guest):
+    """ConstrainDevices: opening the job's own device reaches the missing driver. Slurm does not
+    constrain plain resources."""
     script = "for number in 0 1; do cat /dev/card$number 2>&1 || true; done | sed 's/.*: //' | sort"
     for options in ([], ["--container-remap-root"]):
         said = guest.bash(script, "--gres=nic:1", "--container-mounts=/dev/card0,/dev/card1", *options).good()
@@ -228,7 +231,7 @@ def devices_that_a_job_has_not_are_refused(guest):
 # --- isolation ---------------------------------------------------------------------------------------------------------
 
 @test
-def a_cgroup_namespace_begins_at_the_tasks_own_cgroup(guest):
+def cgroup_namespace_begins_at_the_tasks_cgroup(guest):
     script = "cat /proc/self/cgroup; cat /sys/fs/cgroup/memory.max; find /sys/fs/cgroup -name '*slurm*' -o -name 'job_*' | wc -l; ls -d /sys/fs/cgroup/task_*"
     for options in ([], ["--container-remap-root"], ["--container-contain"]):
         guest.bash(script, "--mem=100M", "--container-unshare=cgroup", *options).good(f"0::/\n{100 << 20}\n0\n/sys/fs/cgroup/task_0")
@@ -248,7 +251,7 @@ profile jobs flags=(attach_disconnected,mediate_deleted) {
 
 
 @test
-def tasks_run_under_the_sites_profile_of_apparmor(guest):
+def tasks_run_under_the_sites_apparmor_profile(guest):
     script = "cat /proc/self/attr/current; mkdir /denied /open; touch /open/file; ! touch /denied/file"
     with site_files.rules(guest, 'apparmor_profile = "jobs"\nselinux_label = "system_u:system_r:container_t:s0"\n'):
         done = guest.bash(script)
@@ -267,7 +270,7 @@ QUOTACTL_FD, SETQUOTA, OF_USERS, LIMITS = 443, 0x800008, 0, 1
 
 
 def limit_kilobytes(path, user, most):
-    """As setquota(8) does: struct if_dqblk, whose first member is the hard limit."""
+    """Sets a quota as setquota(8) does: struct if_dqblk, whose first member is the hard limit."""
     limits = struct.pack("8QI4x", most, most, 0, 0, 0, 0, 0, 0, LIMITS)
     directory = os.open(path, os.O_RDONLY)
     done = ctypes.CDLL(None, use_errno=True).syscall(QUOTACTL_FD, directory, (SETQUOTA << 8) | OF_USERS, user, limits)
@@ -276,7 +279,7 @@ def limit_kilobytes(path, user, most):
 
 
 @test
-def quotas_of_the_file_system_limit_what_is_in_a_users_containers(guest):
+def file_system_quotas_limit_user_containers(guest):
     guest.root(NODE, "sh", "-euc", "truncate -s 300M /var/disk; mkfs.ext4 -q -O quota -E quotatype=usrquota /var/disk; mkdir -p /var/disks; "
                "mount -o loop,usrquota /var/disk /var/disks; rmdir /var/disks/lost+found; mount --bind /var/disks /var/lib/spank-container; "
                f"{PROGRAMS}agent setup $(id -u spank-container) $(id -g spank-container)").good()
@@ -291,7 +294,7 @@ def quotas_of_the_file_system_limit_what_is_in_a_users_containers(guest):
         guest.root(NODE, "sh", "-c", "umount -l /var/lib/spank-container; umount -l /var/disks; rm /var/disk").good()
 
 
-# --- how long it takes: the guests are compared ----------------------------------------------------------------------------
+# --- timing: compared between guests --------------------------------------------------------------
 
 STARTS = """
     image=--container-image=registry:5000/suites/base:1
@@ -301,7 +304,7 @@ STARTS = """
         srun --container-verbose $image true || exit 5
     done"""
 
-# Of Python's own library, but for modules that do something when they are imported.
+# Modules of Python's own library, except those with side effects on import.
 IMPORTS = """
 import importlib, sys
 for name in sorted(sys.stdlib_module_names - {"antigravity", "this", "__phello__"}):
@@ -334,13 +337,13 @@ for measured in map(globals().get, sys.argv[2:]):
 
 
 def tell_all_but_the_first(seconds):
-    """The first one finds nothing in memory."""
+    """Drops the first figure, which is measured with cold caches."""
     for name, numbers in seconds.items():
         tell_figure(name, numbers[1:])
 
 
 @test
-def starts_are_measured(guest):
+def start_times_are_measured(guest):
     done = guest.run("salloc", "-n1", "bash", "-c", STARTS, timeout=600)
     expect(done.rc == 0, "a step failed", done)
     seconds = {}
@@ -353,7 +356,7 @@ def starts_are_measured(guest):
 
 
 @test
-def what_is_read_again_is_measured(guest):
+def repeated_read_times_are_measured(guest):
     image = guest.push_layout("python")
     outside = guest.run("srun", "--mem=1000", "python3", "-c", READS, IMPORTS, "modules_imported", timeout=600)
     inside = guest.srun("--mem=1000", "python3", "-c", READS, IMPORTS, "modules_imported", "files_read", image=image, timeout=1800)

@@ -1,4 +1,4 @@
-"""The processors that guests can have: what is emulated, by which program, where a guest's consoles are, and what runs on it."""
+"""Architectures of guests: the emulator, the consoles and the tests of each."""
 import dataclasses
 
 
@@ -6,8 +6,9 @@ import dataclasses
 class System:
     kernel: str
     cgroup: str = "v2"
-    store: str = "ext4"  # the file system that it lies on: the root's; xfs: on a disk of its own; tmpfs: a node without disks
-    chosen: tuple[str, ...] = ()  # the cases that run when none are named; empty: all
+    # The store's file system: the root's; xfs: on a separate disk; tmpfs: a node without disks.
+    store: str = "ext4"
+    chosen: tuple[str, ...] = ()  # cases that run by default; empty: all
     without: str = ""  # a module that the kernel may not load
 
     @property
@@ -18,83 +19,87 @@ class System:
 @dataclasses.dataclass(frozen=True)
 class Machine:
     systems: tuple[System, ...]  # the first one is the default
-    root: str  # which tests/root makes, of a kernel
+    root: str  # built by tests/root, with the kernel
     images: str  # the program that builds test images
     emulator: tuple[str, ...]
     console: str
-    cases: tuple[str, ...]  # how the second port, which the cases print to, becomes the emulator's standard output
+    # How the second port, with the output of the cases, becomes the emulator's standard output.
+    cases: tuple[str, ...]
 
 
-CGROUP_V1 = ("a_user_sees_the_system_of_the_image",
-             "the_kernel_serves_the_layers_where_it_can_map_their_owners",
+CGROUP_V1 = ("user_sees_the_system_of_the_image",
+             "layers_are_mounted_by_kernel_with_owner_mapping",
              "two_tasks_share_a_container",
-             "files_of_the_image_can_be_changed",
-             "a_user_can_be_root_inside",
-             "devices_that_a_job_has_not_are_refused",
-             "a_second_step_finds_what_the_first_wrote_in_a_container_with_a_name",
-             "a_step_that_joins_another_outlives_it",
-             "scancel_ends_a_pull",
-             "scancel_ends_a_running_step",
-             "slurmd_can_be_restarted_under_a_step",
-             "what_is_written_into_the_root_counts_as_memory_of_the_job",
-             "end.the_node_was_never_drained",
-             "end.the_kernel_has_nothing_to_say_of_our_mounts")
+             "image_files_can_be_changed",
+             "user_can_be_root_inside",
+             "devices_outside_allocation_are_refused",
+             "named_container_keeps_files_for_the_second_step",
+             "joined_step_outlives_the_first",
+             "scancel_ends_pull",
+             "scancel_ends_running_step",
+             "slurmd_restart_keeps_the_running_step",
+             "root_file_system_writes_count_as_job_memory",
+             "end.node_was_never_drained",
+             "end.kernel_log_has_no_complaint_about_our_mounts")
 
-# As from Linux 5.12 to 5.18, which map the owners of neither file system: that of RHEL 9, whose stores are on XFS.
-COPIES = ("a_user_sees_the_system_of_the_image",
-          "the_kernel_serves_the_layers_where_it_can_map_their_owners",
+# As Linux 5.12 to 5.18, which map the owners of neither file system: RHEL 9's kernel, with stores
+# on XFS.
+COPIES = ("user_sees_the_system_of_the_image",
+          "layers_are_mounted_by_kernel_with_owner_mapping",
           "two_tasks_share_a_container",
-          "files_of_the_image_can_be_changed",
-          "a_user_can_be_root_inside",
-          "a_second_step_finds_what_the_first_wrote_in_a_container_with_a_name",
-          "a_step_that_joins_another_outlives_it",
-          "scancel_ends_a_pull",
-          "scancel_ends_a_running_step",
-          "slurmd_can_be_restarted_under_a_step",
-          "starts_are_measured",
-          "what_is_read_again_is_measured",
+          "image_files_can_be_changed",
+          "user_can_be_root_inside",
+          "named_container_keeps_files_for_the_second_step",
+          "joined_step_outlives_the_first",
+          "scancel_ends_pull",
+          "scancel_ends_running_step",
+          "slurmd_restart_keeps_the_running_step",
+          "start_times_are_measured",
+          "repeated_read_times_are_measured",
           "copies",
-          "end.the_node_was_never_drained",
-          "end.the_kernel_has_nothing_to_say_of_our_mounts")
+          "end.node_was_never_drained",
+          "end.kernel_log_has_no_complaint_about_our_mounts")
 
-ARM64 = ("a_user_sees_the_system_of_the_image",
-         "an_image_for_another_architecture_is_refused_with_both_names_and_a_cure",
-         "the_kernel_serves_the_layers_where_it_can_map_their_owners",
+ARM64 = ("user_sees_the_system_of_the_image",
+         "image_of_foreign_architecture_is_refused_with_both_names",
+         "layers_are_mounted_by_kernel_with_owner_mapping",
          "two_tasks_share_a_container",
-         "files_of_the_image_can_be_changed",
-         "a_directory_of_the_node_can_be_mounted",
-         "a_user_can_be_root_inside",
-         "a_container_can_be_saved_and_started_again",
-         "a_batch_script_runs_in_a_container",
-         "a_second_step_finds_what_the_first_wrote_in_a_container_with_a_name",
-         "a_step_that_joins_another_outlives_it",
-         "by_fuse.a_step_that_joins_another_outlives_it",
-         "scancel_ends_a_running_step",
+         "image_files_can_be_changed",
+         "node_directory_can_be_mounted",
+         "user_can_be_root_inside",
+         "saved_container_starts_again",
+         "batch_script_runs_in_a_container",
+         "named_container_keeps_files_for_the_second_step",
+         "joined_step_outlives_the_first",
+         "by_fuse.joined_step_outlives_the_first",
+         "scancel_ends_running_step",
          "arm64",
-         "end.the_node_was_never_drained",
-         "end.the_kernel_has_nothing_to_say_of_our_mounts")
+         "end.node_was_never_drained",
+         "end.kernel_log_has_no_complaint_about_our_mounts")
 
-# What other tests cannot have, which run in namespaces of this machine: systemd, cgroup v2, the package, another kernel.
-SHORT = ("a_user_sees_the_system_of_the_image",
-         "the_kernel_serves_the_layers_where_it_can_map_their_owners",
+# Features that tests in namespaces of this machine cannot have: systemd, cgroup v2, the package,
+# another kernel.
+SHORT = ("user_sees_the_system_of_the_image",
+         "layers_are_mounted_by_kernel_with_owner_mapping",
          "two_tasks_share_a_container",
-         "files_of_the_image_can_be_changed",
-         "devices_that_a_job_has_not_are_refused",
-         "a_second_step_finds_what_the_first_wrote_in_a_container_with_a_name",
-         "a_step_that_joins_another_outlives_it",
-         "scancel_ends_a_running_step",
-         "slurmd_can_be_restarted_under_a_step",
-         "what_is_written_into_the_root_counts_as_memory_of_the_job",
-         "end.the_node_was_never_drained",
-         "end.the_kernel_has_nothing_to_say_of_our_mounts")
+         "image_files_can_be_changed",
+         "devices_outside_allocation_are_refused",
+         "named_container_keeps_files_for_the_second_step",
+         "joined_step_outlives_the_first",
+         "scancel_ends_running_step",
+         "slurmd_restart_keeps_the_running_step",
+         "root_file_system_writes_count_as_job_memory",
+         "end.node_was_never_drained",
+         "end.kernel_log_has_no_complaint_about_our_mounts")
 
 MACHINES = {
-    # Of 5.10, which is too old, the guest has cases of its own.
+    # Kernel 5.10 is too old, so its guest has separate cases.
     "amd64": Machine(systems=(System("6.1"), System("6.12", store="xfs"), System("6.1", cgroup="v1", store="tmpfs", chosen=CGROUP_V1),
                               System("6.1", store="xfs", chosen=COPIES, without="erofs"), System("5.10")),
                      root="guest-{}", images="tests/images/build",
                      emulator=("qemu-system-x86_64", "-cpu", "max,-cx16"), console="ttyS0", cases=("-serial", "stdio")),
-    # This machine has one serial port; and a port of virtio whose input has ended takes no output: a file has no input.
+    # This machine has one serial port. A virtio port stops output at the end of its input, and a
+    # file has no input.
     "arm64": Machine(systems=(System("6.1", chosen=ARM64),), root="guest-arm64", images="tests/arm64/image",
                      emulator=("qemu-system-aarch64", "-machine", "virt", "-cpu", "cortex-a72", "-device", "virtio-rng-pci"), console="ttyAMA0",
                      cases=("-chardev", "file,id=cases,path=/dev/stdout", "-device", "virtio-serial-pci", "-device", "virtserialport,chardev=cases,name=cases")),

@@ -1,5 +1,6 @@
-"""The shared store on a real NFS: this kernel's server, mounted twice, as two nodes have it. To the server these are two clients: each
-has a network and a host name of its own, without which they would share what the server has delegated to one of them."""
+"""The shared store on a real NFS: this kernel's server, mounted twice, as on two nodes. Each mount
+has its own network and host name, so that the server sees two clients. Otherwise both would share
+the delegations of one."""
 import os
 
 from guest import NODE, PACKAGE
@@ -10,7 +11,7 @@ PLACES = ("/mnt/one", "/mnt/two")
 
 
 def is_there():
-    """Guests of arm64 have no server."""
+    """Guests of arm64 have no NFS server."""
     return os.path.exists("/usr/sbin/rpc.nfsd")
 
 
@@ -39,12 +40,13 @@ def mount_twice(guest):
 
 
 @test
-def the_shared_store_on_nfs(guest):
-    """All cases of tests/registry/shared_cases.py, as the service user; each pull comes by the other mount."""
-    guest.dpkg("--install", PACKAGE)  # the case before this one has removed it
+def shared_store_on_nfs_works(guest):
+    """All cases of tests/registry/shared_cases.py as the service user. Each pull uses the other
+    mount."""
+    guest.dpkg("--install", PACKAGE)  # the previous case removed it
     mount_twice(guest)
     as_service = ("setpriv", "--reuid=spank-container", "--regid=spank-container", "--clear-groups", "env", f"SPC_SHARED_PLACES={':'.join(PLACES)}")
-    done = guest.enter(NODE, "root", *as_service, f"{TOP}/tests/registry/run", f"{TOP}/build", "shared").end(900)
+    done = guest.enter(NODE, "root", *as_service, f"{TOP}/tests/registry/run", "--build", f"{TOP}/build", "shared").end(900)
     lines = done.out.splitlines()
     for line in lines:
         say(f"    {line}")

@@ -1,5 +1,6 @@
-"""What must hold where the kernel is too old (before Linux 5.12): a start is refused with what it needs before anything is pulled, the
-node stays in service, and jobs without a container notice nothing. These are all cases of such a guest."""
+"""Tests on a kernel that is too old (before Linux 5.12): a start is refused before any pull, with
+the required version. The node stays in service, and jobs without a container are unaffected. These
+are all cases of such a guest."""
 import os
 
 import end_test
@@ -20,37 +21,37 @@ def layers():
 
 
 @test
-def a_step_is_refused_with_the_kernel_and_what_it_needs(guest):
+def step_is_refused_with_kernel_version_and_requirement(guest):
     must_name_the_kernel(guest.srun("true"))
     equal(layers(), [], "layers that were pulled all the same")
 
 
 @test
-def a_batch_job_is_refused_likewise(guest):
+def batch_job_is_refused_with_the_same_message(guest):
     done = guest.batch("#!/bin/sh\ntrue\n", f"--container-image={IMAGE}")
     expect(done.rc == 1 and "needs Linux 5.12" in done.out, "it is not refused with a reason", done)
 
 
 @test
-def scontainer_run_says_the_same(guest):
+def scontainer_run_prints_the_same_message(guest):
     done = guest.run("scontainer", "run", IMAGE, "true")
     expect(done.rc != 0 and f"Linux {os.uname().release} has no mount_setattr" in done.err, "the kernel is not named", done)
     equal(layers(), [], "layers that were pulled all the same")
 
 
 @test
-def the_doctor_tells_the_node_apart(guest):
+def doctor_recognises_the_node(guest):
     """HealthCheckProgram drains on 1: jobs cannot start containers here."""
     done = guest.root(NODE, "scontainer", "doctor", "--node")
     expect(done.rc == 1 and "use Linux 5.12 or newer" in done.out + done.err, "it does not say so", done)
 
 
 @test
-def jobs_without_a_container_notice_nothing(guest):
+def jobs_without_a_container_are_unaffected(guest):
     guest.run("srun", "-n2", "id", "-u").good("2001\n2001")
     done = guest.batch("#!/bin/sh\nsrun hostname\nexit 3\n")
     equal((done.rc, done.out), (3, "node01\n"), "exit code and output", done)
 
 
-for case in (end_test.the_node_was_never_drained, end_test.the_kernel_has_nothing_to_say_of_our_mounts):
+for case in (end_test.node_was_never_drained, end_test.kernel_log_has_no_complaint_about_our_mounts):
     add(__name__, case.__name__, case)

@@ -1,4 +1,4 @@
-"""The package itself: an upgrade under a running step; and the last case removes it."""
+"""The package: an upgrade during a running step, and its removal in the last case."""
 import os
 import stat
 
@@ -9,7 +9,7 @@ PROGRAMS = "/usr/libexec/spank-container/"
 
 
 def another_version(guest, version):
-    """The same package with another version."""
+    """Builds the same package with another version."""
     tree = "/root/other"
     guest.root(NODE, "dpkg-deb", "-R", PACKAGE, tree).good()
     guest.root(NODE, "sed", "-i", f"s/^Version:.*/Version: {version}/; s/(= [^)]*)/(= {version})/", f"{tree}/DEBIAN/control").good()
@@ -22,7 +22,7 @@ def mounts_of_run():
 
 
 @test
-def a_running_step_outlives_an_upgrade_and_a_downgrade(guest):
+def running_step_outlives_upgrade_and_downgrade(guest):
     agent = os.stat(PROGRAMS + "agent").st_ino
     step = guest.start_srun("--container-mounts=/home/alice", "sh", "-c", """
         echo up; until test -e /home/alice/go; do sleep 0.2; done; cat /usr/bin/* >/dev/null; cat /workspace/replaced""")
@@ -39,7 +39,7 @@ def a_running_step_outlives_an_upgrade_and_a_downgrade(guest):
 
 
 @test
-def nothing_is_left_when_the_package_is_removed_and_purged(guest):
+def package_removal_and_purge_leave_nothing(guest):
     files = guest.dpkg("--listfiles", "spank-container").split()
     expect(mounts_of_run(), "the node holds no mount: the test is void")
     expect("still requires the plugin" in guest.dpkg("--remove", "spank-container"), "dpkg does not warn of plugstack.conf")

@@ -1,4 +1,4 @@
-"""The power goes in the middle of a pull, and the machine starts again without what the kernel had not written yet."""
+"""Power loss during a pull: the machine restarts without the kernel's unwritten data."""
 import os
 import random
 import time
@@ -12,7 +12,7 @@ KEPT = ("--container-name=outlives",)
 
 
 def lost(guest):
-    """The image that is being pulled then. Its layers are the same each time."""
+    """The image that is being pulled at that moment. Its layers are the same each time."""
     chance = random.Random(14)
     return guest.faulty.publish(Image("guests/lost", [[("first", chance.randbytes(300 << 10))], [("second", chance.randbytes(2 << 20))]],
                                       below=os.path.join(LAYOUTS, "base")))
@@ -36,7 +36,7 @@ def until_it_goes(guest):
 
 
 @test
-def a_loss_in_a_pull_costs_nothing_that_was_there(guest):
+def power_loss_during_pull_keeps_earlier_objects(guest):
     if not guest.is_back:
         until_it_goes(guest)
     before = guest.memory["store"]

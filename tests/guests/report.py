@@ -1,4 +1,4 @@
-"""What guests tell of themselves in lines of their output, and the tables that are made of these lines."""
+"""Reports of guests, read from lines of their output, and tables made of them."""
 import contextlib
 import re
 import statistics
@@ -6,9 +6,9 @@ import statistics
 from harness import say
 
 COLUMNS = ("kernel", "cgroup", "Slurm", "store", "layers served by")
-POWER_GOES = "the power goes"  # a guest says so when it is to be cut off
+POWER_GOES = "the power goes"  # printed by a guest that is to be cut off
 COUNTS = ("passed", "failed", "skipped")
-# The most that a kernel should take of the time of the newest one.
+# Allowed time of a kernel, relative to the newest one.
 AIMS = {"a step in a container": 2.0, "the start of a container": 2.0, "modules imported again, in a container": 1.1, "files read again, in a container": 1.1,
         "import torch again, in a container": 1.1}
 LINE = re.compile(r"(?P<kind>fact|figure) (?P<name>[^:]+): (?P<value>.+)")
@@ -24,7 +24,7 @@ suffix = ""
 
 @contextlib.contextmanager
 def figures_of(what):
-    """What is told meanwhile has this behind its name."""
+    """Returns the figures. Those reported meanwhile have this suffix."""
     global suffix
     suffix = what
     try:
@@ -38,12 +38,12 @@ def tell_figure(name, seconds):
 
 
 class Report:
-    """That of one guest."""
+    """Report of one guest."""
 
     def __init__(self, system):
         self.kernel, self.name = system.kernel, system.name
         self.facts, self.figures, self.minutes = {"kernel": system.kernel, "cgroup": system.cgroup}, {}, 0.0
-        self.count = (0, 1, 0)  # until it says otherwise
+        self.count = (0, 1, 0)  # until the guest reports its count
         self.by_fuse = dict.fromkeys(("ok", "FAILED", "skipped"), 0)
 
     def take(self, line):
@@ -56,7 +56,7 @@ class Report:
             self.figures[found["name"]] = float(found["value"].split()[0])
 
     def rows(self):
-        """One for each way in which layers were served."""
+        """Returns one row for each way in which layers were served."""
         def row(served, count, minutes):
             return [*(self.facts.get(name, "?") for name in COLUMNS[:-1]), served, *map(str, count), minutes]
 
@@ -68,7 +68,7 @@ class Report:
 
 
 def table(rows):
-    """The first row is the heading; columns of numbers are aligned on the right."""
+    """Formats a table. The first row is the heading. Columns of numbers are right-aligned."""
     columns = list(zip(*rows))
     widths = [max(map(len, column)) for column in columns]
     numbers = [all(re.match(r"[0-9.-]+( |$)", cell) for cell in column[1:]) for column in columns]
@@ -78,7 +78,7 @@ def table(rows):
 
 
 def figure_row(name, reports):
-    """Seconds on each kernel, then how many times as long as on the last one the others take."""
+    """Returns the seconds on each kernel, then the others' ratio to the last one."""
     seconds = [report.figures.get(name) for report in reports]
     cells = [f"{number:.3f} s" if number else "-" for number in seconds]
     for number in seconds[:-1]:
@@ -87,7 +87,8 @@ def figure_row(name, reports):
 
 
 def text(reports):
-    """A line for each guest and way of serving layers; then the figures, the newest kernel's as the measure of the others."""
+    """Formats one row per guest and way of serving layers, then the figures relative to the newest
+    kernel."""
     reports = sorted(reports, key=lambda report: tuple(map(int, report.kernel.split("."))))
     lines = list(table([[*COLUMNS, *COUNTS, "minutes"], *(row for report in reports for row in report.rows())]))
     measured = [report for report in reports if report.figures]

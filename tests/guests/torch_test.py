@@ -1,5 +1,6 @@
-"""How long `import torch` takes from the store's layers; and in the same container from a copy of /usr/lib that lies on the node's ext4,
-which tells a slower kernel from slower layers. Only when it is named: the pull alone takes minutes."""
+"""Measures `import torch` from the store's layers, and in the same container from a copy of
+/usr/lib on the node's ext4. This separates a slower kernel from slower layers. Runs only if named,
+as the pull alone takes minutes."""
 import os
 import re
 import time
@@ -13,7 +14,8 @@ IMAGE = f"oci:{LAYOUT}"
 COPY = "/home/alice/lib"
 PLACES = {"layers": "in a container", "copy": "from the node's ext4"}
 
-# By turns, so that what else this machine does falls on both. The job keeps the layers mounted between its steps.
+# Alternate, so that other load of this machine affects both. The job keeps the layers mounted
+# between its steps.
 IMPORTS = f"""
     imports='time python3 -B -c "import torch"'
     for round in 0 1 2 3; do
@@ -23,12 +25,12 @@ IMPORTS = f"""
 
 
 def is_there():
-    """The host brings the image if this suite is named."""
+    """The host provides the image if this suite is named."""
     return os.path.isdir(LAYOUT)
 
 
 @test
-def the_import_of_pytorch_is_measured(guest):
+def pytorch_import_is_measured(guest):
     began = time.monotonic()
     layers, by_fuse = guest.layers_served("--mem=1400", image=IMAGE, timeout=1800)
     tell_figure("the pull of PyTorch's image", [time.monotonic() - began])

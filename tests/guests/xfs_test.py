@@ -1,4 +1,4 @@
-"""What spank-container-operation(7) says of a store on XFS."""
+"""Statements of spank-container-operation(7) about a store on XFS."""
 import re
 
 from guest import NODE
@@ -13,12 +13,12 @@ def set_limit(guest, megabytes):
 
 
 def size(guest):
-    """As node_exporter gets it."""
+    """Returns the size as node_exporter reads it."""
     return int(re.search(r"^spank_container_store_size_bytes (\d+)", guest.root(NODE, "scontainer", "metrics").good(), re.M)[1])
 
 
 @test
-def a_project_limits_the_store_and_not_the_file_system(guest):
+def project_quota_limits_the_store_not_the_file_system(guest):
     whole = size(guest)
     set_limit(guest, MEGABYTES)
     try:

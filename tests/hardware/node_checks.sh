@@ -124,7 +124,7 @@ check_opa() {
     if [[ -z $wrong ]]; then passes 'opa: each adapter has a node'; else fails "opa: without a node (hint: modprobe hfi1):$wrong"; fi
 }
 
-# What a site may name in config.toml: fabric_libraries, mpi_libraries and fallback_libraries.
+# Prints libraries for config.toml: fabric_libraries, mpi_libraries and fallback_libraries.
 check_libraries() {
     local file found=no
     command -v readelf >/dev/null || { skips 'libraries: there is no readelf (hint: binutils)'; return; }
@@ -139,7 +139,7 @@ check_libraries() {
     if [[ $found == yes ]]; then passes 'libraries: see above'; else skips 'libraries: none of a fabric'; fi
 }
 
-# What a step can open in a container and outside: never more, and not nothing. Without ConstrainDevices it is less, as Slurm allocated.
+# Devices that a step can open in a container and outside: never more, and at least one. Without ConstrainDevices it is less, as Slurm allocated.
 check_step() {
     local see outside inside more
     [[ -n ${STEP_IMAGE:-} ]] || { skips 'step: no image was given (hint: in an allocation: STEP_IMAGE=NAME STEP_OPTIONS="--gpus=1")'; return; }

@@ -1,5 +1,6 @@
-"""Hostile messages to srun's meeting and to the relays of a running step, of whoever reaches their ports: a stranger without token and key,
-and a program of the step's user, who may know both. The step ends as if nobody had been there."""
+"""Hostile messages to srun's tracker and to the relays of a running step. Senders are a stranger
+without token and key, and a program of the step's user, which may know both. The step must end as
+if undisturbed."""
 import contextlib
 import hashlib
 import os
@@ -19,8 +20,8 @@ from step import ADDRESS, CUT_OFF, DONE, JOIN, LEFT, MORE, MOST, PLACE, PROGRESS
 NUMBERS = (0, 1, 2, 11, 12, 13, 63, 64, 4095, 65535, 1 << 31, (1 << 32) - 1)
 LONG = (0, 1, 1 << 20, (1 << 63) - 1, 1 << 63, (1 << 64) - 1)
 PATIENCE = 3  # seconds for an answer
-AT_ONCE = 500  # messages to one step: the registry waits for no more than a minute
-MOST_HELD = 40  # connections that are left open
+AT_ONCE = 500  # messages to one step: the registry waits for at most a minute
+MOST_HELD = 40  # connections left open
 
 
 def environment_of(pid):
@@ -29,7 +30,7 @@ def environment_of(pid):
 
 
 class Step:
-    """Two nodes that pull an image whose last layer stops in the middle, until `go_on`."""
+    """Two nodes that pull an image whose last layer stops in the middle until `go_on`."""
 
     def __init__(self, cluster, repository):
         self.cluster = cluster
@@ -48,7 +49,7 @@ class Step:
             time.sleep(0.05)
         for pid in self.cluster.processes(nodes[0], "user-source"):
             with contextlib.suppress(KeyError, OSError):
-                port, token = environment_of(pid)[b"SLURM_SCONTAINER_MEETING"].decode().split(":")
+                port, token = environment_of(pid)[b"SLURM_SCONTAINER_TRACKER"].decode().split(":")
                 self.port, self.token = int(port), bytes.fromhex(token)
                 return
         raise Failed("no user-source knows where srun listens")
@@ -60,16 +61,16 @@ class Step:
         expect(not done.errors() and "hostile-node" not in done.err, "it said something", done)
 
 
-# --- what srun hears ---
+# --- srun's tracker ---
 
 
 class Talk:
-    """A connection to srun's meeting."""
+    """A connection to srun's tracker."""
 
     def __init__(self, step, hello=True, name=b"hostile-node"):
         self.socket = socket.create_connection(("127.0.0.1", step.port), PATIENCE)
         if hello:
-            self.socket.sendall(struct.pack("8s16s64s", b"spcmeet3", step.token, name))
+            self.socket.sendall(struct.pack("8s16s64s", b"spctrak3", step.token, name))
 
     def answer(self):
         try:
@@ -96,12 +97,12 @@ def hostile_record(chance, image):
 
 
 def hello(chance, token):
-    return struct.pack("8s16s64s", chance.choice((b"spcmeet3", b"spcmeet3", b"spcerr1\0")), chance.choice((token, token, token, chance.randbytes(16))),
+    return struct.pack("8s16s64s", chance.choice((b"spctrak3", b"spctrak3", b"spcerr1\0")), chance.choice((token, token, token, chance.randbytes(16))),
                        chance.choice((b"hostile-node", b"hostile-node", b"", b"\x1b[31m", b"n" * 64)))
 
 
 def talk_to_srun(step, number, chance):
-    """Tells what srun says to those who do not know the token."""
+    """Checks srun's answers to clients without the token."""
     held, told = [], 0
     image = order_of(step)
     for _ in range(number):
@@ -111,7 +112,7 @@ def talk_to_srun(step, number, chance):
             if kind < 0.2:
                 talk.socket.sendall(chance.randbytes(chance.choice((1, 50, 88, 700, 5000))))
             elif kind < 0.3:
-                talk.socket.sendall(struct.pack("8s16s64s", b"spcmeet3", chance.randbytes(16), b"x") + record(JOIN, image, port=40000))
+                talk.socket.sendall(struct.pack("8s16s64s", b"spctrak3", chance.randbytes(16), b"x") + record(JOIN, image, port=40000))
                 talk.socket.settimeout(PATIENCE)
                 told += talk.answer() is not None
             else:
@@ -130,11 +131,12 @@ def talk_to_srun(step, number, chance):
     return ["srun answered a stranger without the token"] if told else []
 
 
-# --- what relays hear ---
+# --- relays ---
 
 
 def relays_of(step):
-    """Where the relays listen, and the key: what a program of the step's user can find out."""
+    """Returns the relays' addresses and the key: values that a program of the step's user can find
+    out."""
     talk = Talk(step)
     talk.socket.sendall(record(JOIN, order_of(step)))
     place = talk.answer()
@@ -161,7 +163,8 @@ def request(step, chance, key):
 
 
 def send_to_relay(step, chance, at, key):
-    """One connection. The answers of a stranger, who has no key, and the connection if it is to stay open."""
+    """Sends over one connection. Returns the answers to a stranger without the key, and the
+    connection if it stays open."""
     stranger = chance.random() < 0.5
     shown = chance.choice((None, "", "0" * 64, key[:-1], key + "0", key[:-2] + ("00" if key[-2:] != "00" else "11"))) if stranger else key
     line = socket.create_connection(at, PATIENCE)
@@ -185,7 +188,8 @@ def send_to_relay(step, chance, at, key):
 
 
 def is_alive(at, key):
-    """Whether the relay answers; on a busy machine that takes time, as it has many connections to read first."""
+    """Returns whether the relay answers. On a busy machine this takes time, as the relay first
+    reads many connections."""
     with contextlib.suppress(OSError):
         line = socket.create_connection(at, 10 * PATIENCE)
         line.settimeout(10 * PATIENCE)
@@ -204,7 +208,7 @@ def talk_to_relays(step, number, chance):
             if b"HTTP/1.1 20" in said:
                 wrong.add("a relay answers a stranger without the key")
             if chance.random() < 0.1 or len(held[at]) < MOST_HELD // 4:
-                held[at].append(line)  # it takes nothing, and says nothing more
+                held[at].append(line)  # it reads nothing and sends nothing more
             else:
                 line.close()
             while len(held[at]) > MOST_HELD:
@@ -221,7 +225,7 @@ def talk_to_relays(step, number, chance):
 
 
 def attacked(cluster, count, repository, attack, number, seed):
-    """`attack` runs in the network of the head, as whoever can reach the ports of all."""
+    """Runs `attack` in the network of the head, from which all nodes' ports can be reached."""
     count.tried += number
     step = Step(cluster, repository)
     try:
@@ -246,8 +250,8 @@ def in_rounds(cluster, count, repository, attack, number, seed):
         attacked(cluster, count, f"{repository}-{round}", attack, min(AT_ONCE, number - sent), seed + round)
 
 
-def at_meeting(cluster, count, number, seed):
-    in_rounds(cluster, count, "meeting", talk_to_srun, number, seed)
+def at_tracker(cluster, count, number, seed):
+    in_rounds(cluster, count, "tracker", talk_to_srun, number, seed)
 
 
 def at_relays(cluster, count, number, seed):

@@ -1,5 +1,6 @@
-"""Random jobs of three users on four nodes, while jobs are cancelled, nodes restart, the registry fails, the disk is full and images are
-hostile: no node is drained, nothing is left, and who was not disturbed has the right result."""
+"""Random jobs of three users on four nodes, while jobs are cancelled, nodes restart, the registry
+fails, the disk is full and images are hostile. No node may be drained, nothing may be left behind,
+and undisturbed jobs must have the right result."""
 import os
 import random
 import re
@@ -19,7 +20,7 @@ NO_ROOM = re.compile(r" MB free, the image needs | MB and [0-9]+ inodes free\)")
 
 
 class Job:
-    """`wanted`: what is right to come of it: "good", "refused", or "any" of what was disturbed."""
+    """A job. `wanted`: its correct result: "good", "refused", or "any" if it was disturbed."""
 
     def __init__(self, title, wanted, step, out=""):
         self.title, self.wanted, self.step, self.out = title, wanted, step, out
@@ -35,10 +36,11 @@ class Job:
         done = self.step.end(1)
         if self.wanted == "any" or (self.wanted == "good" and done.rc == 0 and self.out in done.out):
             return
-        # Nodes that are late with the same error are told in a line of their own.
+        # Nodes that report the same error later are listed in a separate line.
         reasons = {re.sub(r"^node\S+: ", "", line) for line in done.errors()}
-        # The small store of the last node may be full of what is in use, or of what other jobs are pulling: that node then says so,
-        # whatever is wrong with the image, and the others tell that.
+        # The small store of the last node may be full of layers in use, or of layers that other
+        # jobs pull. The node then reports that for any image, good or not, and the other nodes
+        # repeat it.
         small = {reason for reason in reasons if self.may_be_on(FOUR[-1]) and NO_ROOM.search(reason)}
         others = reasons - small
         refused = done.rc != 0 and (len(others) == 1 if self.wanted == "refused" and others else bool(small) and not others)
@@ -156,7 +158,7 @@ class Chaos:
         for job in self.jobs:
             job.wanted = "any"
 
-    # --- all of it ---
+    # --- driver ---
 
     JOBS = (plain, plain, writer, named, remapped, puller, puller, hostile_image, damaged_image, absent_image, wrong_option, leaves_processes, fills_its_memory)
     TROUBLES = (cancel_one, cancel_one, kill_one_agent, restart_node, fail_registry, fill_or_empty_disk)
@@ -181,7 +183,7 @@ class Chaos:
             elif job.is_late():
                 self.jobs.remove(job)
                 state = self.cluster.inquirer.ask(f"squeue -h -n {job.name()} -o '%T %r'")
-                # Slurm 22.05 waits for ever for the prolog of a slurmd that is restarted in it.
+                # Slurm 22.05 waits forever for the prolog of a slurmd that restarts during it.
                 if job.wanted != "any" or state != ["RUNNING Prolog"]:
                     self.count.is_wrong(f"{job.title} does not end: {state}, wanted: {job.wanted}\n{job.step.said()}")
                     self.disturb()

@@ -1,4 +1,5 @@
-"""The node's store on a disk that is full, broken, read-only or over quota, and on one whose power is cut at any moment."""
+"""The node's store on a full, broken, read-only or over-quota disk, and on one with a power loss at
+any moment."""
 import errno
 import os
 import random
@@ -19,8 +20,8 @@ from scene import HERE, NODE, ON, PATIENCE, Before, Store, Traced, is_whole, sys
 STORE = "/var/lib/spank-container"
 MEGABYTES = 48
 FLUSH = (1 << 64) - 1
-PULLS = 6  # while the power may go
-SERVED = 2  # of the cuts of a short run, from which images are started
+PULLS = 6  # until the simulated power loss
+SERVED = 2  # cuts of a short run from which images are started
 
 
 def new_file_system(path):
@@ -30,7 +31,7 @@ def new_file_system(path):
 
 
 class Disk:
-    """The node's store is a file system of its own for a while, on a disk that logs and can break."""
+    """A temporary file system for the node's store, on a disk that logs writes and can fail."""
 
     def __init__(self, cluster, node=NODE):
         self.cluster, self.node = cluster, node
@@ -49,7 +50,7 @@ class Disk:
         return self
 
     def mount(self, *options):
-        # The loop device of the mount before may be there for a while.
+        # The loop device of the previous mount may persist for a moment.
         await_true(lambda: self.cluster.root(self.node, "mount", "-t", "ext4", "-o", "loop", *options, "/run/hostile/disk", STORE).rc == 0, 10, "the disk cannot be mounted")
         restart(self.cluster, self.node)
 
@@ -80,7 +81,7 @@ def restart(cluster, node=NODE):
 
 
 class Mounted:
-    """A file system image as the node's store, for a while."""
+    """Mounts a file system image as the node's store during its lifetime."""
 
     def __init__(self, cluster, path):
         self.cluster, self.path = cluster, path
@@ -113,7 +114,8 @@ class Faults:
         return self.cluster.srun(*ON, "/probe", "/title", image=image(self.cluster, f"fault-{self.number}", 2000), timeout=PATIENCE)
 
     def expect(self, title, words, can_start=True, mounts_stay=True):
-        """A pull is refused with one line that has one of these words; what is in the store starts as ever; nothing is left."""
+        """Checks that a pull is refused with one line that contains one of these words, that stored
+        images still start and that nothing is left behind."""
         self.count.tried += 1
         before = Before(self.cluster)
         try:
@@ -129,7 +131,7 @@ class Faults:
         self.must_be_clean(title, before)
 
     def must_work(self, title):
-        """Once the fault is over."""
+        """Checks that a pull succeeds after the fault has been removed."""
         self.count.tried += 1
         before = Before(self.cluster)
         try:
@@ -157,12 +159,13 @@ def full(faults, _cluster, disk):
 
 def read_only(faults, cluster):
     cluster.root(NODE, "mount", "-o", "remount,ro", STORE).good()
-    faults.expect("read-only store", ("read-only",), can_start=False)  # a tag may have to be asked for
+    # A tag may need a registry request.
+    faults.expect("read-only store", ("read-only",), can_start=False)
     cluster.root(NODE, "mount", "-o", "remount,rw", STORE).good()
 
 
 def over_quota(faults, cluster, tracer):
-    """Not every kernel has quotas: the writer's second write fails as it does with one."""
+    """Makes the writer's second write fail as with a quota, as not every kernel has quotas."""
     pwrite = next(number for number, name in system_calls().items() if name == "pwrite64")
     with Traced(cluster, tracer, "layer-writer", "fail", 2, errno.EDQUOT, pwrite):
         faults.expect("quota", ("quota",))
@@ -193,7 +196,7 @@ def faults(cluster, options, count, budget, seed):
 
 
 def read_log(path):
-    """What was written, in order: (offset, bytes), or None for a flush."""
+    """Returns the writes in order: (offset, bytes), or None for a flush."""
     data = open(path, "rb").read()
     found, at = [], 0
     while at + 12 <= len(data):
@@ -204,7 +207,8 @@ def read_log(path):
 
 
 def cut(base, log, chance, path):
-    """The disk as it is when the power goes at some moment: of what was written after the last flush, it has lost any part."""
+    """Returns the disk after a power loss at a random moment: any part of the writes after the last
+    flush is lost."""
     end = chance.randint(1, len(log))
     last_flush = max((at for at in range(end) if log[at] is None), default=0)
     loses = chance.random() < 0.7
@@ -218,7 +222,7 @@ def cut(base, log, chance, path):
 
 
 class Truth:
-    """What the whole store has under each name that stands for something complete."""
+    """Complete content of each store name that stands for a complete object."""
 
     def __init__(self, store):
         self.layers = {name: open(os.path.join(store, "layers/sha256", name), "rb").read() for name in os.listdir(os.path.join(store, "layers/sha256"))}
@@ -230,7 +234,7 @@ def records_of(store):
 
 
 def check_cut(image, truth, verifier, directory):
-    """Mounts it, whereby the journal is replayed, and yields what is torn."""
+    """Mounts the disk, which replays the journal, and yields torn objects."""
     seen = os.path.join(directory, "seen")
     script = 'mkdir -p "$2" "$3" && mount -t ext4 -o loop "$1" "$2" && cd "$2" && for name in layers records; do test ! -d $name || cp -r $name "$3"; done'
     done = subprocess.run(["unshare", "--mount", "sh", "-euc", script, "-", image, os.path.join(directory, "mnt"), seen], stderr=subprocess.PIPE, text=True)
@@ -251,7 +255,8 @@ def check_cut(image, truth, verifier, directory):
 
 
 def pulls_with_log(cluster, directory):
-    """Pulls images side by side. Returns names and titles, what the disk was before, the log, and the truth."""
+    """Pulls images in parallel. Returns names and titles, the disk's previous state, the log, and
+    the truth."""
     names = {}
     with Disk(cluster) as disk:
         for number in range(PULLS):
@@ -272,7 +277,7 @@ def pulls_with_log(cluster, directory):
 
 
 def starts_all(cluster, path, names):
-    """The store is what the power left: every image starts, from it or anew."""
+    """Starts every image after the power loss, from the store or from a new pull."""
     inside = os.path.join(cluster.state, "machines", NODE, "tmp/cut")
     shutil.copyfile(path, inside)
     try:

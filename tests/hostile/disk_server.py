@@ -1,8 +1,9 @@
-"""A disk that can break: /run/hostile/disk, a file served by FUSE, behind a loop device with a file system. As root, with the file
-it begins as and a file that takes a log of all that is written: for each write or flush struct "<QI" (offset, bytes) and the bytes;
-a flush has the offset FLUSH. It speaks the kernel's protocol by itself, as no tool for it need be installed.
+"""A disk that can fail: /run/hostile/disk, a file served by FUSE, behind a loop device with a file
+system. Run as root with the initial file and a log file. For each write or flush the log receives
+struct "<QI" (offset, bytes) and the bytes. A flush has the offset FLUSH. The server implements the
+kernel's protocol, so that it needs no FUSE library.
 
-SIGUSR1: from now on every write fails with EIO. SIGUSR2: they work again."""
+SIGUSR1 makes every later write fail with EIO. SIGUSR2 ends this."""
 import ctypes
 import os
 import signal
@@ -46,7 +47,7 @@ class Disk:
         return b""
 
     def answer(self, code, inode, body):
-        """The reply's body, or an error number."""
+        """Returns the reply's body, or an error number."""
         if code == INIT:
             return struct.pack("<IIIIHHIIHHI28x", 7, 31, LARGEST, BIG_WRITES, 16, 12, LARGEST, 1, 0, 0, 0)
         if code == LOOKUP:

@@ -1,4 +1,5 @@
-"""The invariants of the file `invariants`: each has a test, and every test that it names exists. With --whole they are run."""
+"""The invariants of the file `invariants`: each has a test, and every listed test exists. With
+--whole the tests are run."""
 import os
 import re
 import subprocess
@@ -11,7 +12,7 @@ COUNT = 31
 
 
 def table():
-    """Number -> (words, [(kind, name)])."""
+    """Returns number -> (invariant, [(kind, name)])."""
     found = {}
     for line in open(os.path.join(HERE, "invariants")):
         if line.startswith("#") or not line.strip():
@@ -35,16 +36,16 @@ def known(parts):
 
 
 def runs(kind, names, build):
-    """The commands that run tests of a kind."""
+    """Returns the commands that run tests of a kind."""
     if kind == "suite":
         return [[os.path.join(ROOT, "tests/suites/run"), *names]]
     if kind == "registry":
-        return [[os.path.join(ROOT, "tests/registry/run"), build, name.replace("_", " ")] for name in names]
+        return [[os.path.join(ROOT, "tests/registry/run"), "--build", build, *names]]
     if kind == "architecture":
         return [[os.path.join(ROOT, "tests/architecture/run")]]
     if kind == "unit":
-        return [[os.path.join(ROOT, "tests/privileged/run"), build], ["ctest", "--test-dir", build, "-L", "", "-j2", "--output-on-failure"]]
-    return []  # fuzz targets and parts of this program have their own runs
+        return [[os.path.join(ROOT, "tests/privileged/run"), "--build", build], ["ctest", "--test-dir", build, "-L", "", "-j2", "--output-on-failure"]]
+    return []  # fuzz targets and parts of this program run separately
 
 
 def run_all(rows, count, build):

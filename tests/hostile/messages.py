@@ -1,5 +1,5 @@
-"""Hostile values of options, and hostile messages to the agent, to import, to fuse, to srun's listeners and to the relays of a step: none
-crashes, none hangs, and nothing is left."""
+"""Hostile option values, and hostile messages to the agent, import, fuse, srun's listeners and the
+relays of a step. No program may crash or hang, and nothing may be left behind."""
 import contextlib
 import os
 import random
@@ -12,7 +12,7 @@ from harness import Failed, expect
 from images import Image, probe
 from scene import HERE, NODE, ON, ROOT, Before, in_network_of
 
-MESSAGES = 2000  # of a whole run; one in ten in a short one
+MESSAGES = 2000  # in a whole run; a short run sends one in ten
 VALUES = 10000
 
 
@@ -44,7 +44,8 @@ def at_program(cluster, count, kind, number, seed):
 
 
 def listening_port(cluster, pid):
-    """Of the processes of this srun: the port at which our plugin listens. Slurm's own are for IPv4 only."""
+    """Returns the port at which our plugin listens, among the processes of this srun. Slurm's own
+    ports are IPv4 only."""
     inodes = set()
     for name in os.listdir(f"/proc/{pid}/fd"):
         try:
@@ -62,7 +63,7 @@ def listening_port(cluster, pid):
 
 
 def send_all(pid, ports, number, chance):
-    """From the head's own network: whoever is there can do it."""
+    """Sends from the head's own network, which any local program can."""
     def run():
         held = []
         for _ in range(number):
@@ -115,14 +116,14 @@ def at_options(cluster, count, number, seed):
 
     count.tried += number
     try:
-        hostile_test.hostile_values_of_options_end_in_a_line_or_in_a_container(cluster)
+        hostile_test.hostile_option_values_end_in_error_or_container(cluster)
     except Failed as failed:
         count.is_wrong(f"options, seed {seed}: {failed.why}\n{failed.details()}")
         cluster.recover()
 
 
 def make_image(cluster):
-    """A squashfs file of alice's."""
+    """Makes a squashfs file owned by alice."""
     cluster.srun(*ON, "--container-save=/home/alice/hostile-image.sqsh", "/probe", image=Image("hostile/save", [[("probe", probe())]])).good()
 
 
@@ -132,12 +133,12 @@ def messages(cluster, _options, count, budget, seed):
     for kind in ("agent", "import", "fuse"):
         at_program(cluster, count, kind, number, seed)
     at_listener(cluster, count, number, seed)
-    for title, attack in (("meeting", across_nodes.at_meeting), ("relays", across_nodes.at_relays)):
+    for title, attack in (("tracker", across_nodes.at_tracker), ("relays", across_nodes.at_relays)):
         before = Before(cluster)
         attack(cluster, count, number, seed)
         must_be_clean(cluster, title, count, before)
 
 
 def options(cluster, _options, count, budget, seed):
-    """Twelve values a second, about."""
+    """Tries about twelve values per second."""
     at_options(cluster, count, VALUES if budget.whole else max(int(min(budget.seconds * 8, VALUES)), 100), seed)

@@ -1,5 +1,6 @@
-"""Sends programs of the product messages that nobody honest sends. As root on a node, with the kind (agent, import or fuse), how many,
-and a seed. Prints for each way in which a program ended how often; what it may not do, on a line that begins with "bad"."""
+"""Sends malformed and forged messages to programs of the product. Runs as root on a node, with the
+kind (agent, import or fuse), the number of messages and a seed. Prints the count of each way in
+which a program ended. Forbidden ones are on a line that begins with "bad"."""
 import array
 import collections
 import contextlib
@@ -18,7 +19,7 @@ USER = 2001
 SMALLEST, LARGEST = 1000, 8000  # bytes of a message
 NUMBERS = (0, 1, 2, 3, 4, 7, 8, 15, 16, 17, 31, 63, 255, 511, 512, 4095, 65535, 1 << 30, (1 << 31) - 1, 1 << 31, (1 << 32) - 1)
 JOIN = 1
-MOST_MEMORY = 300 << 10  # KiB of a program that was attacked
+MOST_MEMORY = 300 << 10  # KiB of a program under attack
 
 
 class Ended(Exception):
@@ -26,7 +27,7 @@ class Ended(Exception):
 
 
 def some_descriptors(chance):
-    """Of every kind that there is; the receiver has copies."""
+    """Returns descriptors of every kind. The receiver gets copies."""
     kinds = (("/dev/null", os.O_RDWR), ("/", os.O_PATH), ("/tmp", os.O_RDONLY), ("/proc/self/ns/mnt", os.O_RDONLY), ("/proc/self/ns/user", os.O_RDONLY),
              ("/etc/passwd", os.O_RDONLY), ("/dev/fuse", os.O_RDWR), ("/proc/self/mem", os.O_RDONLY), (STORE, os.O_PATH))
     found = [os.open(*chance.choice(kinds)) for _ in range(chance.choice((0, 0, 1, 1, 2, 2, 2, 3, 5, 60)))]
@@ -42,7 +43,7 @@ def memory_file(content):
 
 
 def hostile(chance, size, kinds, like=b""):
-    """A message of this size, or nearly, of one of these kinds or of none that there is."""
+    """Returns a message of about this size, of one of these kinds or of an undefined one."""
     message = bytearray(like.ljust(size, b"\0")[:size])
     for _ in range(chance.choice((0, 1, 3, 10, 40))):
         where = chance.randrange(0, max(size - 8, 1)) & ~3
@@ -67,7 +68,7 @@ def send(line, message, descriptors):
 
 
 def receive(line, patience=0.0):
-    """A message, or nothing in this time."""
+    """Returns a message, or None if none arrives in time."""
     line.settimeout(patience or 0.000001)
     try:
         data, ancillary, _, _ = line.recvmsg(1 << 16, 1 << 12)
@@ -81,7 +82,7 @@ def receive(line, patience=0.0):
 
 
 def start(words, descriptors, uid=None):
-    """The program has these from descriptor 3 on, and nothing else."""
+    """Starts the program with these descriptors from 3 on, and no others."""
     def before_exec():
         high = [os.dup2(descriptor, 200 + number) for number, descriptor in enumerate(descriptors)]
         for number, descriptor in enumerate(high):
@@ -101,7 +102,8 @@ def pair():
 
 
 class Agent:
-    """A task of the user talks to the agent of its step. How long a message is, and how a good one looks, the agent says itself."""
+    """A task of the user that talks to the agent of its step. The agent itself reports the length
+    and form of a valid message."""
     like = b""
 
     def __init__(self, chance):
@@ -109,27 +111,48 @@ class Agent:
         self.common, theirs = pair()
         self.program = start([PROGRAMS + "agent", "step", str(USER), str(USER), "0", "0"], [theirs.fileno()])
         theirs.close()
-        self.lines = [self.join(len(Agent.like))] if Agent.like else [self.find_size()]
+        self.lines = [self.join(len(Agent.like), 1) if Agent.like else self.find_size()]
+        Agent.like = self.lead()
 
-    def join(self, size):
-        os.seteuid(USER)  # the agent takes a socket of the user only
-        mine, line = pair()
-        os.seteuid(0)
-        send(self.common, struct.pack("<I", JOIN).ljust(size, b"\0"), [os.dup(line.fileno()), os.open("/proc/self/ns/mnt", os.O_RDONLY)])
-        line.close()
-        return mine
+    def join(self, size, patience):
+        """Returns the socket with which the agent answers, or None."""
+        send(self.common, struct.pack("<I", JOIN).ljust(size, b"\0"), [])
+        self.common.settimeout(patience)
+        try:
+            _, descriptors, _, _ = socket.recv_fds(self.common, 1, 1)
+        except TimeoutError:
+            return None
+        except OSError:
+            raise Ended from None
+        if not descriptors:
+            raise Ended
+        return socket.socket(fileno=descriptors[0])
 
     def find_size(self):
         for size in range(SMALLEST, LARGEST, 8):
-            line = self.join(size)
-            Agent.like = receive(line, 1 if size == SMALLEST else 0.003)
-            if Agent.like:
+            line = self.join(size, 1 if size == SMALLEST else 0.003)
+            if line:
                 return line
         sys.exit("bad: the agent answers no message")
 
+    def lead(self):
+        """Passes the builder a mount namespace, as a task does before its leader begins. Returns
+        the agent's message."""
+        try:
+            self.lines[0].settimeout(1)
+            message, descriptors, _, _ = socket.recv_fds(self.lines[0], LARGEST, 8)
+            mounts = socket.socket(fileno=descriptors.pop())
+        except (AttributeError, IndexError, OSError):
+            raise Ended from None
+        for descriptor in descriptors:
+            os.close(descriptor)
+        send(mounts, b"\0", [os.open("/proc/self/ns/mnt", os.O_RDONLY)])
+        mounts.close()
+        return message
+
     def attack(self):
         if self.chance.random() < 0.2:
-            self.lines.append(self.join(len(Agent.like)))
+            self.lines += filter(None, [self.join(len(Agent.like), 1)])
         where = self.common if self.chance.random() < 0.1 else self.chance.choice(self.lines)
         send(where, hostile(self.chance, len(Agent.like), range(1, 21), Agent.like), some_descriptors(self.chance))
         for line in self.lines:
@@ -141,7 +164,7 @@ class Agent:
 
 
 class Import:
-    """Whoever asks for an image, and answers the questions of `import`."""
+    """Requests an image and answers the questions of `import`."""
     images = ("registry:5000/suites/base:1", "registry:5000/suites/none:1", "registry:5050/x/y:1", "oci:/tmp/x", "oci-archive:/tmp/x.tar", "docker-archive:/tmp/x",
               "dockerd://x", "podman://x", "registry:5001/x", "/x", "")
 
@@ -184,7 +207,7 @@ class Import:
 
 
 class Fuse:
-    """The kernel, or whoever has its descriptor, and a file with damage."""
+    """Acts as the kernel, or as a holder of its descriptor, with a damaged file."""
     image = None
 
     def __init__(self, chance):
@@ -200,7 +223,7 @@ class Fuse:
             file.write(data)
             file.flush()
             lent, loan = pair()
-            if chance.random() < 0.2:  # it joins a server that is nobody's
+            if chance.random() < 0.2:  # it joins a server that does not exist
                 given = chance.choice((some_descriptors(chance), [os.dup(kernels.fileno()), os.dup(file.fileno())]))
                 send(lent, hostile(chance, 16, range(3)), given)
                 file = loan
@@ -234,7 +257,7 @@ class Fuse:
 
 
 def threads_of(pid):
-    """What each thread is in: its system call, or "running"."""
+    """Returns what each thread is in: its system call, or "running"."""
     return ", ".join(open(f"/proc/{pid}/task/{thread}/syscall").read().split()[0] for thread in os.listdir(f"/proc/{pid}/task"))
 
 

@@ -1,4 +1,5 @@
-"""What the hostile parts share: the cluster of the suites, the tracer, and what must be as it was before."""
+"""Shared parts of the hostile tests: the cluster of the suites, the tracer, and checks that the
+previous state is restored."""
 import contextlib
 import ctypes
 import os
@@ -15,17 +16,18 @@ ROOT = os.path.dirname(os.path.dirname(HERE))
 sys.path[:0] = [os.path.join(ROOT, "tests/suites/lib"), os.path.join(ROOT, "tests/fuzz")]
 
 from cluster import name_of  # noqa: E402
+from command import patience  # noqa: E402
 from harness import Failed, expect  # noqa: E402
 
 NODE = "node01"
 ON = ("-w", NODE)
 VERIFIER = "/usr/libexec/spank-container/layer-verifier"
 CLONE_NEWNET = 0x40000000
-PATIENCE = 30  # seconds for a step that goes wrong
+PATIENCE = 30  # seconds for a step that fails
 
 
 class Count:
-    """What a part tried, which outcomes were wrong, and what was left behind."""
+    """Results of a part: number of attempts, wrong outcomes, and leftovers."""
 
     def __init__(self, title, say):
         self.title, self.say = title, say
@@ -44,7 +46,7 @@ class Count:
 
 
 class Budget:
-    """How long a part may take. `whole`: as long as it needs."""
+    """Time limit of a part. `whole`: no limit."""
 
     def __init__(self, seconds, whole=False):
         self.seconds, self.whole = seconds, whole
@@ -64,13 +66,13 @@ class Budget:
 
 
 def system_calls():
-    """Their names, by number."""
+    """Returns the names of system calls by number."""
     text = open("/usr/include/x86_64-linux-gnu/asm/unistd_64.h").read()
     return {int(number): name for name, number in re.findall(r"#define __NR_(\w+) (\d+)", text)}
 
 
 def slurmd_of(cluster, node):
-    """Its number here; forks of it have the same name for a moment."""
+    """Returns slurmd's PID on this machine. Its forks briefly have the same name."""
     inside = open(cluster.inside(node, "/run/slurmd.pid")).read().strip()
     for pid in cluster.processes(node, "slurmd"):
         with contextlib.suppress(OSError), open(f"/proc/{pid}/status") as file:
@@ -80,7 +82,8 @@ def slurmd_of(cluster, node):
 
 
 class Traced:
-    """Between enter and exit all that slurmd starts on the node is followed: see tracer.cpp for `what`."""
+    """Traces everything that slurmd starts on the node, from enter to exit. See tracer.cpp for
+    `what`."""
 
     def __init__(self, cluster, program, role, *what, node=NODE):
         self.argv = [program, str(slurmd_of(cluster, node)), role, *map(str, what)]
@@ -97,7 +100,7 @@ class Traced:
         self.process.wait()
 
     def await_done(self, has_ended):
-        """Whether it comes to that before the step has ended."""
+        """Returns whether the traced event happens before the step has ended."""
         lines = self.process.stdout
         while not has_ended():
             if select.select([lines], [], [], 0.1)[0]:
@@ -109,7 +112,7 @@ class Traced:
         return [int(number) for word, _, number in self.lines if word == "call"]
 
     def done(self):
-        """The number of the system call that was made to fail, if it came to that."""
+        """Returns the number of the system call that was made to fail, if any."""
         return next((int(number) for word, _, number in self.lines if word == "done"), None)
 
 
@@ -117,7 +120,7 @@ class Traced:
 
 
 def cgroups(cluster):
-    """The directories of jobs in the cgroups of this cluster's nodes."""
+    """Returns the directories of jobs in the cgroups of this cluster's nodes."""
     found = []
     with open(f"/proc/{cluster.pid(NODE)}/cgroup") as file:
         places = [line.rstrip("\n").split(":", 2)[1:] for line in file if "/spc-cluster-" in line]
@@ -129,7 +132,7 @@ def cgroups(cluster):
 
 
 def told_of(cluster, path):
-    """Of a cgroup that is left: the processes in it, and what slurmd's log says of its job."""
+    """Describes a leftover cgroup: its processes, and slurmd's log about its job."""
     node, job = re.search(r"slurm_(node[0-9]+)/.*job_([0-9]+)", path).groups()
     inside = []
     with contextlib.suppress(OSError), open(f"{path}/cgroup.procs") as file:
@@ -140,7 +143,7 @@ def told_of(cluster, path):
 
 
 def files(cluster, node):
-    """What lies in the directories for temporary files, in /run and in the users' homes."""
+    """Returns the files in temporary directories, in /run and in the users' homes."""
     found = []
     for top in ("/tmp", "/var/tmp", "/dev/shm", "/run/spank-container"):
         for where, directories, names in os.walk(cluster.inside(node, top)):
@@ -149,11 +152,11 @@ def files(cluster, node):
 
 
 class CgroupsLeft(Failed):
-    """Nothing but cgroups of a job is left."""
+    """Only cgroups of a job are left."""
 
 
 class Before:
-    """What there is on the nodes now; `must_hold` fails unless it is so again soon."""
+    """Snapshot of the nodes. `must_hold` fails unless the same state returns soon."""
 
     def __init__(self, cluster):
         self.cluster = cluster
@@ -163,7 +166,7 @@ class Before:
         self.cgroups = cgroups(cluster)
 
     def await_rest(self):
-        """The end of what ran before goes on for a while."""
+        """Waits for the delayed clean-up of earlier steps."""
         since, seen = time.monotonic(), None
         deadline = since + PATIENCE
         while time.monotonic() < min(since + 1.5, deadline):
@@ -173,7 +176,8 @@ class Before:
             time.sleep(0.1)
 
     def must_hold(self, within=5, with_cgroups=True):
-        """The epilog of a job whose slurmstepd was killed comes after the last process, and removes what the agent left."""
+        """Waits until the state is restored. If slurmstepd was killed, the job's epilog runs after
+        the last process and removes the agent's leftovers."""
         self.cluster.must_be_quiet(within=within)
         self.await_none(lambda: [f"{node}: {path}" for node, was in self.files.items() for path in set(files(self.cluster, node)) ^ set(was)],
                         within, "files are not as before")
@@ -186,7 +190,7 @@ class Before:
 
     @staticmethod
     def await_none(find, within, what):
-        deadline = time.monotonic() + within * max(1, os.getloadavg()[0] / os.cpu_count())
+        deadline = time.monotonic() + patience(within)
         while found := find():
             if time.monotonic() > deadline:
                 raise Failed(f"{what}: {', '.join(sorted(found)[:4])}")
@@ -194,7 +198,7 @@ class Before:
 
 
 def in_network_of(pid, work):
-    """What work() returns, in a thread that is in this process's network."""
+    """Returns the result of work(), run in a thread in this process's network."""
     results, errors = [], []
 
     def run():
@@ -239,6 +243,6 @@ class Store:
 
 
 def is_whole(program, path):
-    """The verifier reads it from descriptor 3 and accepts it."""
+    """Returns whether the verifier, which reads the layer from descriptor 3, accepts it."""
     with open(path, "rb") as file:
         return subprocess.run(["sh", "-c", 'exec "$0" 3<&0 0</dev/null', program], stdin=file, env={}, stderr=subprocess.DEVNULL).returncode == 0

@@ -1,6 +1,10 @@
-"""Stop sweep: with each system call of a start, a pull or a join its user has Slurm stop the whole step, as scancel -s STOP does where
-proctrack signals process trees. Another user's step on the same node works all the same, another node of the step goes on, and when the stopped one is ended all is as before.
-A task that waits for its stopped server cannot be killed, and its stopped agent does not see it: there both are killed, as Slurm would."""
+"""Stop sweep: at each system call of a start, a pull or a join, the user makes Slurm stop the whole
+step, as scancel -s STOP does if proctrack signals process trees. Another user's step on the same
+node must still work, and another node of the step must continue. After the stopped step has ended,
+the previous state must be restored.
+
+A task that waits for its stopped server cannot be killed, and its stopped agent does not notice.
+The test then kills both, as Slurm would."""
 import os
 import signal
 import time
@@ -11,7 +15,7 @@ from harness import expect
 from scene import NODE, ON, PATIENCE, Traced
 from sweeps import Sweep, all_in_any_order, sweep, tasks_that_probed
 
-MOST = 20  # seconds for the other user's step, on a quiet machine
+MOST = 20  # seconds for the other user's step on a quiet machine
 STOPPED = ("start", "pull", "nodes", "join", "file")
 ROOT_SIDE = ("agent", "agent+", "import", "layer-writer", "layer-verifier", "leader", "fuse", "relay")
 
@@ -38,7 +42,7 @@ class StopSweep(Sweep):
         return step.end(PATIENCE), traced
 
     def other_node_goes_on(self, scenario, step):
-        """It takes a node that says nothing for dead, and goes on at the registry."""
+        """Checks that the other node treats a silent one as dead and goes on at the registry."""
         if scenario.nodes > 1:
             within = MOST * max(1, os.getloadavg()[0] / os.cpu_count())
             await_true(lambda: step.process.poll() is not None or "1" in tasks_that_probed(step.said()), within, "the other node waits for the one that was stopped")
@@ -60,7 +64,7 @@ class StopSweep(Sweep):
         expect(seconds < MOST, f"another user's step took {seconds:.0f} s", done)
 
     def must_be_right(self, scenario, role, done):
-        """It was cancelled."""
+        """Checks the step's result: it was cancelled."""
         expect("core dumped" not in done.err and "terminate called" not in done.err, "a crash", done)
 
 

@@ -1,5 +1,6 @@
-"""Kill sweep and errno sweep: each system call of a start, a pull, a join or a save is once the last of its process, or fails.
-Afterwards the step has told its end in one line or has succeeded, nothing is left, and the next step works."""
+"""Kill sweep and errno sweep: each system call of a start, a pull, a join or a save is once the
+last of its process, or fails. Afterwards the step must have reported its end in one line or have
+succeeded. Nothing may be left behind, and the next step must work."""
 import errno
 import os
 import random
@@ -13,7 +14,7 @@ from images import Image, probe
 from scene import NODE, ON, PATIENCE, Before, CgroupsLeft, Store, Traced, system_calls
 
 NAMES = system_calls()
-# What a system call may say, beyond what each may.
+# Errors of specific system calls, in addition to the common ones.
 COMMON = ("ENOMEM", "EIO", "EPERM")
 PLAUSIBLE = {
     "open": ("EMFILE", "ENFILE", "EACCES", "ENOSPC", "EROFS", "EINTR"), "openat": ("EMFILE", "ENFILE", "EACCES", "ENOSPC", "EROFS", "EINTR"),
@@ -33,15 +34,18 @@ CANNOT_FAIL = {"exit", "exit_group", "rt_sigreturn", "getpid", "gettid", "getppi
                "arch_prctl", "set_tid_address", "set_robust_list", "rseq", "alarm", "sched_yield",
                "kill"}  # of a child
 OURS = ("agent", "import", "layer-writer", "layer-verifier", "fuse", "save", "leader", "user-source", "relay")
-EACH = 4  # of so many points, undisturbed work is tried after one; with --whole after each
+EACH = 4  # run undisturbed work after one of so many points; with --whole after each
 SERVICES = ("import", "layer-writer", "layer-verifier")
-MEETING = 0.8  # seconds until nodes that start together have met: the registry sends the second half of a layer then
+# Seconds until nodes that start together have joined; the registry then sends the second half of a
+# layer.
+JOINING = 0.8
 
 
 @dataclass
 class Scenario:
-    """`start` returns a running step, and the number makes it another one each time; `is_right` looks at one that succeeded. `nodes`: where
-    it runs; what goes wrong goes wrong on the first. `pulls`: an image that nobody has."""
+    """A kind of step. `start` returns a running step, made unique by the number. `is_right` checks
+    one that succeeded. `nodes`: where it runs; faults are injected on the first. `pulls`: an image
+    that no node has."""
     name: str
     roles: tuple
     start: object
@@ -68,11 +72,12 @@ def start_pull(cluster, number):
 
 
 def start_on_nodes(cluster, number):
-    """Each line of the output has the number of its task, and so of the node."""
+    """Starts the step. Each line of its output is prefixed with the number of its task, and so of
+    the node."""
     layers = [[("probe", probe()), ("one", os.urandom(300_000))], [("two", b"%d" % number), ("three", os.urandom(300_000))]]
     cluster.hostile_image, digests = cluster.faulty.publish(Image(f"hostile/nodes-{number}", layers))
     gate = cluster.faulty.hold(digests[-1])
-    timer = threading.Timer(MEETING, gate.set)
+    timer = threading.Timer(JOINING, gate.set)
     timer.daemon = True
     timer.start()
     return cluster.start_srun("-N2", "-n2", "-l", "/probe", "/two", image=cluster.hostile_image)
@@ -136,7 +141,7 @@ SCENARIOS = (
 
 
 ALL = tuple(scenario.name for scenario in SCENARIOS)
-IN_SHORT = ("start", "pull")  # of these, when there is time for few points only
+IN_SHORT = ("start", "pull")  # scenarios of a run with few points
 
 
 # --- one point of a sweep ---
@@ -149,7 +154,7 @@ class Sweep:
         self.ends = Counter()
 
     def run(self, scenario, role, *what):
-        """The step that was traced, and what the tracer saw."""
+        """The traced step, and the tracer's output."""
         self.number += 1
         with Traced(self.cluster, self.tracer, role, *what) as traced:
             step = scenario.start(self.cluster, self.number)
@@ -160,7 +165,8 @@ class Sweep:
         return done, traced
 
     def end_without_slurmstepd(self, step):
-        """Slurm leaves the tasks of a slurmstepd that was killed alone; its user or the epilog ends them. Ours end themselves."""
+        """Waits for the end after slurmstepd was killed. Slurm leaves its tasks alone: the user or
+        the epilog ends them. Tasks in containers end on their own."""
         try:
             return step.end(10)
         except Failed as failed:
@@ -170,7 +176,7 @@ class Sweep:
             kill_all([pid for pid in self.cluster.strangers(NODE) if name_of(pid) not in OURS])
 
     def cancel_steps(self):
-        for name in ("cat", "probe"):  # not that of the holder
+        for name in ("cat", "probe"):  # not the holder's
             self.cluster.run("scancel", "--me", "-n", name)
 
     def calls(self, scenario, role):
@@ -179,7 +185,8 @@ class Sweep:
         return [NAMES.get(number, str(number)) for number in traced.calls()]
 
     def point(self, before, scenario, role, *what):
-        """Tries one, and counts what came of it. Returns what there is for the next one to leave as it is."""
+        """Tries one point and counts its result. Returns the leftovers that the next point must
+        ignore."""
         self.count.tried += 1
         try:
             return self.try_once(before, scenario, role, *what)
@@ -187,8 +194,9 @@ class Sweep:
             return self.try_again(left, scenario, role, *what)
 
     def try_again(self, left, scenario, role, *what):
-        """Slurm's rmdir of a job's cgroup fails now and then: a thread of slurmstepd that has been joined stays in it for up to some
-        milliseconds more (34 of 20,000 times in a program that does nothing else). What we leave is left again."""
+        """Retries a point. Slurm's rmdir of a job's cgroup sometimes fails: a joined thread of
+        slurmstepd stays in it for some milliseconds (34 of 20,000 times in a minimal program).
+        Leftovers of this project appear again."""
         before = Before(self.cluster)
         try:
             for _ in range(2):
@@ -215,7 +223,7 @@ class Sweep:
         return self.must_be_clean(title, before, scenario, role)
 
     def must_be_right(self, scenario, role, done):
-        # srun itself ends with 0 when slurmstepd dies so early.
+        # srun itself ends with 0 if slurmstepd dies that early.
         aborted = role == "slurmstepd" and "aborted before step completely launched" in done.err
         if done.rc == 0 and not aborted:
             return expect(scenario.is_right(self.cluster, done), "it succeeded with a wrong result", done)
@@ -223,14 +231,15 @@ class Sweep:
             expect(role != "relay", "a relay that is killed costs more than its place", done)
             expect("1" in tasks_that_probed(done.out), "the other node did not go on", done)
         if not role.startswith("slurmstepd"):
-            # Without its server, a task that runs has errors of its own.
+            # A running task without its server reports errors of its own.
             allowed = {"fuse": (0, 1)}.get(role, (1,))
             expect(len(done.errors()) in allowed, f"{len(done.errors())} lines of ours tell it", done)
         expect("core dumped" not in done.err and "terminate called" not in done.err, "a crash", done)
 
     def must_be_clean(self, title, before, scenario, role):
         try:
-            before.must_hold(with_cgroups=role != "slurmstepd")  # who else would remove those that it has made
+            # A killed slurmstepd cannot remove its cgroups.
+            before.must_hold(with_cgroups=role != "slurmstepd")
             self.store.must_be_sound()
         except CgroupsLeft:
             raise
@@ -250,7 +259,7 @@ class Sweep:
         return Before(self.cluster)
 
     def next_works(self, scenario):
-        """The same again, undisturbed; of a pull, the image that was not pulled."""
+        """Runs the same scenario undisturbed. For a pull, uses the image that was not pulled."""
         try:
             if scenario.pulls:
                 where = ON if scenario.nodes == 1 else ("-N2", "-n2", "-l")
@@ -263,7 +272,7 @@ class Sweep:
 
 
 def points(one, scenario, role, points_of, chance):
-    """What is to be done to this role; how it goes undisturbed, is looked at first."""
+    """Returns the points of this role. Records an undisturbed run first."""
     calls = one.calls(scenario, role)
     expect(calls, f"{scenario.name} has no {role}")
     for what in points_of(calls, chance):
@@ -271,7 +280,7 @@ def points(one, scenario, role, points_of, chance):
 
 
 def in_turn(sources):
-    """One of each, then the next of each."""
+    """Yields the first item of each list, then the second of each."""
     while sources:
         for source in list(sources):
             try:
@@ -281,7 +290,8 @@ def in_turn(sources):
 
 
 def sweep(cluster, options, count, budget, seed, roles_of, points_of, kind=Sweep):
-    """`points_of(calls, chance)`: what is to be done to a role that makes these calls, in which order."""
+    """Runs a sweep. `points_of(calls, chance)` returns the points for a role that makes these
+    calls, in order."""
     chance = random.Random(seed)
     one = kind(cluster, options.tracer, count)
     scenarios = [scenario for scenario in SCENARIOS if scenario.name in (options.scenario or IN_SHORT if budget.is_short() else options.scenario or ALL) and roles_of(scenario)]

@@ -1,25 +1,26 @@
-// Follows a process with all that it starts, and makes one system call of one of these programs go
-// wrong.
+// Traces a process and everything that it starts, and injects a fault into one system call of one
+// of these programs.
 //
-//   hostile_tracer PID ROLE list              lets everything run, and prints each system call of
-//   ROLE hostile_tracer PID ROLE kill N            kills ROLE instead of its Nth system call
-//   hostile_tracer PID ROLE stop N            stops ROLE (SIGSTOP) with its Nth system call
+//   hostile_tracer PID ROLE list              injects nothing, prints each system call of ROLE
+//   hostile_tracer PID ROLE kill N            kills ROLE instead of its Nth system call
+//   hostile_tracer PID ROLE stop N            stops ROLE (SIGSTOP) at its Nth system call
 //   hostile_tracer PID ROLE fail N ERRNO [NUMBER]
-//                                             lets the Nth (with this NUMBER) fail; close(2) closes
-//                                             all the same
+//                                             fails the Nth call (with this NUMBER);
+//                                             close(2) still closes
 //
-//   hostile_tracer PID ROLE watch TEXT        of ROLE and its forks, while they have what a task
-//   enters with (CAP_SYS_ADMIN,
-//                                             CAP_SYS_CHROOT, CAP_NET_ADMIN): prints "opened PID
-//                                             PATH" for each file they open, and "read PID PLACE"
-//                                             when they read a string in their memory that begins
-//                                             with TEXT, by the processor's watchpoints; first,
-//                                             "watched PID N": how many such strings
+//   hostile_tracer PID ROLE watch TEXT        of ROLE and its forks, while they have a task's
+//                                             capabilities before it enters (CAP_SYS_ADMIN,
+//                                             CAP_SYS_CHROOT, CAP_NET_ADMIN): prints
+//                                             "opened PID PATH" for each opened file, and
+//                                             "read PID PLACE" when they read a string in their
+//                                             memory that begins with TEXT, by the processor's
+//                                             watchpoints; first, "watched PID N": the number of
+//                                             such strings
 //
-// ROLE is the name of a program, or the one that a process has given itself; a "+" for each fork
-// since: "agent+" are the forks of the agent. Processes and threads of a role count together.
-// `agent epilog` is "agent-epilog", and so on. Prints "ready" when it follows, then "call PID
-// NUMBER" or "done PID NUMBER". Ends, and lets everybody go, with SIGTERM.
+// ROLE is the name of a program, or the name that a process gave itself, with a "+" for each later
+// fork: "agent+" are the forks of the agent. Processes and threads of a role count together. `agent
+// epilog` is "agent-epilog", and so on. Prints "ready" when it traces, then "call PID NUMBER" or
+// "done PID NUMBER". On SIGTERM, it detaches from all processes and ends.
 
 #include <fcntl.h>
 #include <signal.h>
@@ -56,7 +57,7 @@ constexpr std::array<std::string_view, 4> kCommands = {"epilog", "setup", "polic
 
 struct Task {
   pid_t process = 0;
-  int failure = 0;  // the errno that its system call is to have
+  int failure = 0;  // errno injected into its system call
 };
 
 struct Wish {
@@ -65,7 +66,7 @@ struct Wish {
   std::string text;
   long at = 0;
   int error = 0;
-  int number = -1;  // of the system calls that count; all
+  int number = -1;  // number of the counted system calls; all
 };
 
 std::string first_line(const fs::path& path) {
@@ -83,7 +84,7 @@ pid_t number_in_status(pid_t task, std::string_view name) {
   return 0;
 }
 
-/// Of what a process executes.
+/// Returns the name of the program that a process executes.
 std::string program_of(pid_t process) {
   const std::string proc = "/proc/" + std::to_string(process);
   std::string name = first_line(proc + "/comm");
@@ -95,7 +96,8 @@ std::string program_of(pid_t process) {
   return name;
 }
 
-/// What a task that waits for its container has permitted: runtime/task/entering/enter.cpp.
+/// Returns whether the process has the capabilities of a task that waits for its container
+/// (runtime/task/entering/enter.cpp).
 bool may_enter(pid_t process) {
   std::ifstream file("/proc/" + std::to_string(process) + "/status");
   for (std::string line; std::getline(file, line);) {
@@ -104,7 +106,7 @@ bool may_enter(pid_t process) {
   return false;
 }
 
-/// What a process has in its memory at `address`, as far as it can be read.
+/// Returns the readable part of a process's memory at `address`.
 std::string memory_at(pid_t process, std::uint64_t address, std::size_t size) {
   std::string bytes(size, '\0');
   const int file =
@@ -115,7 +117,8 @@ std::string memory_at(pid_t process, std::uint64_t address, std::size_t size) {
   return bytes;
 }
 
-/// Where in its writable memory strings begin with `text`: those of malloc() do at multiples of 8.
+/// Returns the addresses of strings in writable memory that begin with `text`. Those of malloc()
+/// are aligned to 8 bytes.
 std::vector<std::uint64_t> places_of(pid_t process, const std::string& text) {
   std::vector<std::uint64_t> places;
   std::ifstream maps("/proc/" + std::to_string(process) + "/maps");
@@ -140,8 +143,8 @@ void set_debug_register(pid_t task, std::size_t number, std::uint64_t value) {
     std::perror("hostile_tracer: watch");
 }
 
-/// Reading or writing the 8 bytes at these places stops the task with SIGTRAP: at four of them, the
-/// next four in the next task.
+/// Sets watchpoints of 8 bytes, which stop the task with SIGTRAP on a read or write. A task has
+/// four watchpoints. The next four places are watched in the next task.
 void watch_memory(pid_t task, const std::vector<std::uint64_t>& places, std::size_t tasks_before) {
   constexpr std::uint64_t kReadOrWrite = 3, kEight = 2;
   std::uint64_t control = 0;
@@ -173,7 +176,7 @@ class Tracer {
     return any;
   }
 
-  /// Until there is nothing to be told any more.
+  /// Handles all pending events.
   void take_all() {
     int status = 0;
     for (pid_t task; (task = ::waitpid(-1, &status, __WALL | WNOHANG)) > 0;) {
@@ -211,7 +214,7 @@ class Tracer {
     go_on(task, event != 0 || is_watch || signal == (SIGTRAP | 0x80) ? 0 : signal);
   }
 
-  /// Forks of slurmstepd are looked at until they have a name.
+  /// Forks of slurmstepd are traced until they have a name.
   void go_on(pid_t task, int signal) {
     const std::string& role = roles_[tasks_[task].process];
     const bool looks =
@@ -262,7 +265,7 @@ class Tracer {
     std::fflush(stdout);
   }
 
-  /// A watchpoint. After the privilege is gone reading is nobody's business.
+  /// Handles a watchpoint. Reads after the capabilities are dropped are ignored.
   void on_memory(pid_t task) {
     const pid_t process = tasks_[task].process;
     user_regs_struct registers{};
@@ -280,7 +283,7 @@ class Tracer {
     tasks_[task].failure = wish_.error;
     user_regs_struct registers{};
     if (number == SYS_close || ::ptrace(PTRACE_GETREGS, task, nullptr, &registers) != 0) return;
-    // A sandbox allows no call that does not exist, so this one does nothing.
+    // The sandbox allows no nonexistent call, so replace the call by a harmless one.
     if (std::ranges::count(kOfDescriptor, number) > 0) {
       registers.rdi = ~0ULL;
     } else {
@@ -304,9 +307,9 @@ class Tracer {
 
   Wish wish_;
   long count_ = 0;
-  pid_t renamed_ = 0;  // who gives itself a name just now
+  pid_t renamed_ = 0;  // the process that is just changing its name
   std::map<pid_t, Task> tasks_;
-  std::map<pid_t, std::string> roles_;  // of processes
+  std::map<pid_t, std::string> roles_;  // by process
   std::set<pid_t> watched_;
 };
 
@@ -354,6 +357,6 @@ int main(int argc, char** argv) {
   for (int signal = SIGCHLD; signal == SIGCHLD && !tracer.empty();
        signal = ::sigwaitinfo(&news, nullptr))
     tracer.take_all();
-  // The kernel lets everybody go, and on.
+  // At exit, the kernel detaches and resumes all processes.
   return 0;
 }

@@ -1,4 +1,4 @@
-"""Layers' archives from a list of entries."""
+"""Layer archives built from a list of entries."""
 
 import io
 import tarfile

@@ -1,4 +1,5 @@
-"""Archives by chance: the same seed gives the same archive. Most are valid in odd ways, some are damaged."""
+"""Random archives: the same seed gives the same archive. Most are valid in unusual ways, some are
+damaged."""
 
 import io
 import random
@@ -15,8 +16,8 @@ NOISE = [("comment", "some text"), ("atime", "1.5"), ("ctime", "-1"), ("uid", "4
 
 
 def cut(name):
-    """What a header has of a long name. GNU tar takes a file for a directory if the cut is behind a slash, though the name goes
-    on in another header; nobody else does."""
+    """Returns the header's part of a long name. GNU tar takes a file for a directory if the cut is
+    after a slash, although another header continues the name. Other readers do not."""
     return name[:100].rstrip(b"/") if len(name) > 100 else name
 
 
@@ -51,7 +52,7 @@ class Archive:
         return self.random.choice((size, size, size, base256(size, 12), b"%11o " % size, b"%o\0" % size))
 
     def put(self, name, kind=b"0", link=b"", data=b""):
-        """One entry, with the headers before it that its names need, or that they do not need."""
+        """Appends one entry, preceded by headers that its names need, or by superfluous ones."""
         if not self.fits(kind, name, link):
             return
         fields = {"kind": kind, "mode": self.mode(), "mtime": self.mtime(), "uid": self.random.choice((0, 1000, 2**31, 2**32 - 2))}
@@ -86,7 +87,8 @@ class Archive:
         self.tar.raw(header(cut(name), size=stated, link=link[:100], prefix=prefix, **fields) + padded(data))
 
     def fits(self, kind, name, link):
-        """Whether the entry can follow what is there already. Now and then one does not: then the archive must be refused."""
+        """Returns whether the entry can follow the present ones. Sometimes an invalid one is
+        allowed: the archive must then be refused."""
         if self.chance(0.005):
             return True
         kinds = {b"1": HARD_LINK, b"2": LINK, b"5": DIRECTORY, b"6": FIFO}
@@ -97,7 +99,7 @@ class Archive:
         return True
 
     def sparse(self, name):
-        """A file with holes in one of GNU's forms: parts of whole blocks, the last of any size."""
+        """Appends a sparse file in one of GNU's forms: whole blocks, the last part of any size."""
         if not self.fits(b"0", name, b""):
             return
         extents, at = [], 0
@@ -156,12 +158,12 @@ class Archive:
             self.names.append(name)
 
     def end(self):
-        self.put(b"last")  # tarfile does not like a global header at the end
+        self.put(b"last")  # tarfile does not accept a global header at the end
         return self.tar.bytes() + bytes(self.random.choice((0, 512, 1024, 1024, 10240)))
 
 
 def damaged(random, data):
-    """Some bytes of some headers are others; the checksum is mended as often as not."""
+    """Changes some bytes of some headers. The checksum is repaired in half of the cases."""
     data = bytearray(data)
     for _ in range(random.randint(1, 3)):
         block = random.randrange(len(data) // BLOCK) * BLOCK
@@ -171,7 +173,7 @@ def damaged(random, data):
         elif what == "field":
             at, size = random.choice(((100, 8), (124, 12), (136, 12), (156, 1), (157, 20), (257, 8), (345, 20), (0, 10)))
             if at == 345 and bytes(data[block + 257:block + 263]) != b"ustar\0":
-                continue  # only tarfile takes for a prefix what is none
+                continue  # only tarfile reads this as a prefix
             data[block + at:block + at + size] = random.choice((bytes(size), b"\xff" * size, b"7" * size, random.randbytes(size), b" " * size))
         elif what == "drop" and len(data) > 3 * BLOCK:
             del data[block:block + BLOCK]
@@ -184,18 +186,18 @@ def damaged(random, data):
 
 
 def by_chance(seed):
-    """Name and archive."""
+    """Returns name and archive."""
     archive = Archive(seed)
     for _ in range(archive.random.randint(3, 25)):
         archive.entry()
     data = archive.end()
     if archive.chance(0.3):
-        return f"damaged archive {seed}", damaged(archive.random, data)
-    return f"archive {seed}", data
+        return f"damaged_archive_{seed}", damaged(archive.random, data)
+    return f"archive_{seed}", data
 
 
 def by_tarfile(seed):
-    """What Python itself writes."""
+    """Returns an archive written by Python's tarfile."""
     chance = random.Random(seed)
     out = io.BytesIO()
     form = chance.choice((tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT))
@@ -216,4 +218,4 @@ def by_tarfile(seed):
                 names.append(name)
             except ValueError:  # too long for this form
                 continue
-    return f"archive of tarfile {seed}", out.getvalue()
+    return f"archive_of_tarfile_{seed}", out.getvalue()

@@ -1,5 +1,6 @@
-"""Layers made to take memory and time: each is converted under the converter's own filter, and what that took must be bounded by
-the archive's size. MOST_EXTRA and MOST_SECONDS are far above what the converter needs here, and far below what it took without limits."""
+"""Layers designed to consume memory and time. Each is converted under the converter's seccomp
+filter. Its cost must be bounded by the archive's size. MOST_EXTRA and MOST_SECONDS are far above
+the converter's present need, and far below its cost without limits."""
 
 import os
 import time
@@ -8,8 +9,9 @@ import readers
 from tarball import GNU, Tar, header, padded, record
 
 MIB = 1 << 20
-MOST_EXTRA = 320 * MIB      # beyond the archive: buffers, compressors, 64 MiB of tree, and as much for its tables
-MOST_SECONDS = 12           # of processor time; an archive of 64 MiB takes 3
+# Beyond the archive: buffers, compressors, 64 MiB of tree and the same for its tables.
+MOST_EXTRA = 320 * MIB
+MOST_SECONDS = 12           # processor time; an archive of 64 MiB takes 3
 MEMORY, STEPS, ATTRIBUTES = "MiB of memory", "steps", "attributes"
 
 
@@ -18,7 +20,7 @@ def deep(depth, name=b"d"):
 
 
 def long_entry(path, kind=b"0", target=b"", **fields):
-    """An entry with GNU's long names."""
+    """Returns an entry with GNU's long names."""
     out = b""
     for letter, text in ((b"L", path), (b"K", target)):
         if len(text) > 100:
@@ -31,12 +33,12 @@ def attributes(count, size, first=0):
 
 
 def links(target, count):
-    """Each leads to the next, through as many names as fit."""
+    """Returns a chain of links with targets of maximal length."""
     return b"".join(Tar().long(b"K", target(i)).bytes() + header(b"l%d" % i, kind=b"2", link=b"x", magic=GNU) for i in range(count))
 
 
 def long_walk(i):
-    """A link's target that takes 2,000 steps, to another link."""
+    """Returns a link whose target takes 2,000 steps, to another link."""
     return b"d/../" * 800 + b"l%d" % (i + 1)
 
 
@@ -61,31 +63,32 @@ def sparse(count):
 
 END = bytes(1024)
 
-# Name -> what the archives of the image's layers are, the lowest first, and what the answer for the last must name; None: it is converted.
+# Name -> the archives of the image's layers, the lowest first, and the expected part of the answer
+# for the last; None: it is converted.
 LAYERS = {
-    "deep paths": (lambda: [deep_paths(8000)], MEMORY),
-    "links walked for each file": (lambda: [walked_again(20_000)], STEPS),
-    "links walked for each hard link": (lambda: [walked_again(20_000, b"1")], STEPS),
-    "many attributes of one file": (lambda: [attributes(4096, 9).file(b"f").bytes()], None),
-    "too many attributes of one file": (lambda: [attributes(200_000, 9).file(b"f").bytes()], ATTRIBUTES),
-    "many attributes of many files": (lambda: [b"".join(attributes(2000, 9, i * 2000).file(b"f%d" % i).bytes() for i in range(300))], MEMORY),
-    "long attributes": (lambda: [b"".join(attributes(4, 65000, i * 4).file(b"f%d" % i).bytes() for i in range(200))], None),
-    "150,000 entries of one directory": (lambda: [many_in_one(150_000)], None),
-    "150,000 whiteouts": (lambda: [many_in_one(150_000), b"".join(header(b"d/.wh.%d" % i) for i in range(150_000))], None),
-    "a sparse file of many parts": (lambda: [sparse(8000)], None),
-    "hard links to hard links": (lambda: [header(b"f0") + b"".join(header(b"f%d" % (i + 1), kind=b"1", link=b"f%d" % i) for i in range(100_000))], None),
-    "attributes below, implied above": (
+    "deep_paths": (lambda: [deep_paths(8000)], MEMORY),
+    "links_walked_for_each_file": (lambda: [walked_again(20_000)], STEPS),
+    "links_walked_for_each_hard_link": (lambda: [walked_again(20_000, b"1")], STEPS),
+    "many_attributes_of_one_file": (lambda: [attributes(4096, 9).file(b"f").bytes()], None),
+    "too_many_attributes_of_one_file": (lambda: [attributes(200_000, 9).file(b"f").bytes()], ATTRIBUTES),
+    "many_attributes_of_many_files": (lambda: [b"".join(attributes(2000, 9, i * 2000).file(b"f%d" % i).bytes() for i in range(300))], MEMORY),
+    "long_attributes": (lambda: [b"".join(attributes(4, 65000, i * 4).file(b"f%d" % i).bytes() for i in range(200))], None),
+    "150000_entries_of_one_directory": (lambda: [many_in_one(150_000)], None),
+    "150000_whiteouts": (lambda: [many_in_one(150_000), b"".join(header(b"d/.wh.%d" % i) for i in range(150_000))], None),
+    "sparse_file_of_many_parts": (lambda: [sparse(8000)], None),
+    "hard_links_to_hard_links": (lambda: [header(b"f0") + b"".join(header(b"f%d" % (i + 1), kind=b"1", link=b"f%d" % i) for i in range(100_000))], None),
+    "attributes_below_implied_above": (
         lambda: [b"".join(attributes(4, 65000).directory(b"d%d" % i).bytes() for i in range(200)),
                  b"".join(header(b"d%d/f" % i) for i in range(200))], MEMORY),
-    "one long attribute below, implied above": (
+    "one_long_attribute_below_implied_above": (
         lambda: [b"".join(Tar().pax(record("SCHILY.xattr.user.n", bytes(65000))).directory(b"d%d" % i).bytes() for i in range(900)),
                  b"".join(header(b"d%d/f" % i) for i in range(900))], MEMORY),
-    "long links below, linked above": (
+    "long_links_below_linked_above": (
         lambda: [b"".join(long_entry(b"l%d" % i, b"2", deep(2000)) for i in range(40_000)),
                  b"".join(header(b"m%d" % i, kind=b"1", link=b"l%d" % i) for i in range(40_000))], MEMORY),
-    "links below walked for each hard link": (
+    "links_below_walked_for_each_hard_link": (
         lambda: [walked_again(10), b"".join(header(b"m%d" % i, kind=b"1", link=b"l0/f%d" % (i % 10)) for i in range(20_000))], STEPS),
-    "deep directories of many layers, moved": (
+    "deep_directories_of_many_layers_moved": (
         lambda: [long_entry(deep(1500) + b"/f") + Tar().long(b"K", deep(1400)).bytes() + header(b"s", kind=b"2", link=b"d", magic=GNU)] +
                 [long_entry(deep(1500) + b"/f%d" % i) for i in range(16)] + [long_entry(deep(1700) + b"/m") + long_entry(b"s/" + deep(250) + b"/n")],
         None),

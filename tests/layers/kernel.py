@@ -1,4 +1,4 @@
-"""What is in an erofs image, as the kernel shows it."""
+"""Content of an erofs image as the kernel shows it."""
 
 import ctypes
 import functools
@@ -17,7 +17,7 @@ libc = ctypes.CDLL(None, use_errno=True)
 
 
 def nameless_file():
-    """On a disk: the kernel does not mount a file in memory."""
+    """Creates a nameless file on a disk: the kernel does not mount a file in memory."""
     return os.open(PLACE, os.O_TMPFILE | os.O_RDWR, 0o600)
 
 
@@ -28,7 +28,7 @@ def must(answer, what):
 
 @functools.cache
 def leave_host_mounts():
-    """What is mounted from here on ends with this process."""
+    """Makes later mounts private to this process."""
     must(libc.unshare(CLONE_NEWNS), "unshare")
     must(libc.mount(None, b"/", None, MS_REC | MS_PRIVATE, None), "make mounts private")
 
@@ -61,7 +61,8 @@ def walk(place):
 
 
 def listing(fd):
-    """As model.Tree.listing. It is mounted without a loop device, so from Linux 6.12 on."""
+    """Returns the image as model.Tree.listing does. Mounts it without a loop device, which needs
+    Linux 6.12."""
     leave_host_mounts()
     must(libc.mount(b"/proc/self/fd/%d" % fd, PLACE, b"erofs", MS_RDONLY, None), "mount erofs")
     try:
@@ -71,7 +72,7 @@ def listing(fd):
 
 
 def make_layer(place, listing):
-    """A directory that overlayfs takes for a layer with these contents."""
+    """Makes a directory that overlayfs accepts as a layer with this content."""
     for path, (kind, mode, _, content, _, opaque) in sorted(listing.items()):
         whole = place + b"/" + path
         if kind == DIRECTORY:
@@ -109,13 +110,13 @@ def shown(place):
 
 
 def overlay(listings):
-    """What overlayfs shows of such layers, the bottom layer first, as stacks.overlay gives it."""
+    """Returns the overlay of these layers, bottom layer first, in the form of stacks.overlay."""
     leave_host_mounts()
     before = os.getcwd()
     with tempfile.TemporaryDirectory(prefix="spc-overlay-", dir=os.fsdecode(PLACE)) as directory:
-        os.chdir(directory)  # names of many layers have to fit into a page
+        os.chdir(directory)  # the names of many layers must fit into a page
         names = [b"%d" % number for number in range(len(listings) + 1)]
-        for name, listing in zip(names, [{}, *listings]):  # overlayfs wants two at least
+        for name, listing in zip(names, [{}, *listings]):  # overlayfs needs at least two
             os.mkdir(name)
             make_layer(name, listing)
         os.mkdir("m")
@@ -128,7 +129,7 @@ def overlay(listings):
 
 
 def mounts_files():
-    """Whether an erofs image can be mounted here, without a loop device."""
+    """Returns whether an erofs image can be mounted here without a loop device."""
     release = tuple(int(number) for number in os.uname().release.split("-")[0].split(".")[:2])
     with open("/proc/filesystems") as file:
         return os.geteuid() == 0 and release >= (6, 12) and "\terofs\n" in file.read()

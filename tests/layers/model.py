@@ -1,5 +1,6 @@
-"""What a layer's archive means, the slow and obvious way: entries, as any reader of archives reports them, become a tree as an
-extraction inside an empty root would leave it. Paths are bytes without leading slash."""
+"""Reference model of a layer archive, slow and simple: entries, as reported by any archive reader,
+become the tree that an extraction inside an empty root would create. Paths are bytes without
+leading slash."""
 
 import dataclasses
 
@@ -8,7 +9,7 @@ FILE, DIRECTORY, LINK, HARD_LINK, FIFO, DEVICE, GONE = "file directory link hard
 
 
 class Refused(Exception):
-    """No tree can be made of it."""
+    """Raised if no tree can be made of the archive."""
 
 
 @dataclasses.dataclass
@@ -26,18 +27,18 @@ class Node:
     kind: str
     mode: int = 0o755
     mtime: int = 0
-    content: bytes = b""  # of a file, target of a link
+    content: bytes = b""  # of a file, or target of a link
     opaque: bool = False
     children: dict = dataclasses.field(default_factory=dict)
 
 
 def clamp(mtime):
-    """Whole seconds as squashfs stores them."""
+    """Returns whole seconds as squashfs stores them."""
     return min(max(int(mtime), 0), 2**32 - 1)
 
 
 def parts_of(path):
-    """By name, so that `..` takes back the name before it."""
+    """Splits a path by name, so that `..` removes the preceding name."""
     parts = []
     for part in path.split(b"/"):
         if part == b"..":
@@ -45,14 +46,14 @@ def parts_of(path):
                 raise Refused("climbs out")
             parts.pop()
         elif part not in (b"", b"."):
-            if len(part) > 255:
+            if len(part) > 255 + 4 * part.startswith(b".wh."):  # the limit is that of the removed name
                 raise Refused("long name")
             parts.append(part)
     return parts
 
 
 def open_to_owner(mode):
-    """A root that its owner could not use is opened: in the image it is root's."""
+    """Makes a root usable by its owner: in the image, root owns it."""
     mode &= 0o1777
     return mode if mode & 0o500 == 0o500 else mode | 0o700
 
@@ -63,7 +64,8 @@ class Tree:
         self.dropped = set()
 
     def directory(self, parts):
-        """The directory that the parts lead to, through links inside the root; what is missing is made."""
+        """Returns the directory of the parts, following links inside the root. Creates missing
+        directories."""
         here, ahead, links = [self.root], list(parts), 0
         while ahead:
             part = ahead.pop(0)
@@ -109,7 +111,7 @@ class Tree:
         parent = self.directory(above)
         children, there = parent.children, parent.children.get(name)
         if name == OPAQUE:
-            parent.opaque = parent is not self.root  # below the root is nothing
+            parent.opaque = parent is not self.root  # there is nothing below the root
             return
         if name.startswith(AUFS):
             return
@@ -132,14 +134,15 @@ class Tree:
             children[name] = Node(entry.kind, mode, clamp(entry.mtime), content, bool(there and there.kind == GONE))
 
     def listing(self):
-        """Path -> (kind, mode, mtime, content, first name of the same file, whether it hides what is below)."""
+        """Returns path -> (kind, mode, mtime, content, first name of the same file, whether it
+        hides lower layers)."""
         first, out = {}, {}
 
         def walk(path, node):
             name = first.setdefault(id(node), path)
             out[path] = (node.kind, node.mode, node.mtime, node.content, name, node.opaque and node.kind == DIRECTORY)
             for part, child in sorted(node.children.items()):
-                if part.startswith(WHITEOUT):  # a directory that a path leads through
+                if part.startswith(WHITEOUT):  # a directory in the middle of a path
                     continue
                 walk(path + b"/" + part if path else part, child)
         walk(b"", self.root)

@@ -1,4 +1,5 @@
-"""The same archive as three programs see it: GNU tar, Python's tarfile, and ours with sqfs2tar behind it."""
+"""The same archive read by three programs: GNU tar, Python's tarfile, and this project's converter
+followed by sqfs2tar."""
 
 import array
 import calendar
@@ -23,11 +24,11 @@ MOST_BYTES, MOST_ENTRIES = 1 << 30, 200_000
 ZSTD, LZ4, NONE = "0", "1", "2"  # LayerCompression in runtime/protocol/layer.hpp
 SQUASHFS, EROFS = "0", "1"       # LayerFormat
 
-form = SQUASHFS  # of what is converted
+form = SQUASHFS  # format of converted images
 
 
 class Unreadable(Exception):
-    """The reader says that something is wrong with the archive."""
+    """Raised if a reader reports an invalid archive."""
 
 
 def memory_file(data=b""):
@@ -79,7 +80,7 @@ ESCAPES = {"n": 10, "t": 9, "b": 8, "r": 13, "f": 12, "v": 11, "a": 7, "\\": 92,
 
 
 def unquoted(text):
-    """From --quoting-style=c, under which everything but printable ASCII is escaped."""
+    """Decodes --quoting-style=c, which escapes everything but printable ASCII."""
     out = bytearray()
     for octal_digits, escaped, plain in re.findall(r"\\([0-7]{3})|\\(.)|([^\\]+)", text):
         if octal_digits:
@@ -116,7 +117,8 @@ def tar(arguments, data):
     return done
 
 
-# Owners mean nothing here, so nobody needs to understand them. The rest says what extraction would do.
+# Owners are ignored here and need not be parsed. The remaining checks follow the rules of
+# extraction.
 HARMLESS = re.compile(r"where numeric (uid_t|gid_t) value expected|Removing leading|A lone zero block|Exiting with failure status|implausibly old|"
                       r"Substituting|out of (uid_t|gid_t|time_t) range|time stamp")
 
@@ -135,7 +137,7 @@ def by_gnu_tar(data):
         entries.append(Entry(kind, unquoted(found[5]), unquoted(found[7] or ""), mode_of(found[2]), seconds(found[4])))
         sizes.append(int(found[3]) if kind == FILE else 0)
     if any(sizes):
-        # All files' bytes behind each other, in the archive's order.
+        # The bytes of all files, concatenated in the archive's order.
         content = tar(["-xOP", "--quoting-style=c"], data).stdout
         if len(content) != sum(sizes):
             raise Unreadable(f"{len(content)} bytes of content instead of {sum(sizes)}")
@@ -146,13 +148,14 @@ def by_gnu_tar(data):
     return entries
 
 
-# --- ours ---
+# --- converter ---
 
-REPORT = struct.Struct("<8sIi1000s400s32sQQQQQ")  # runtime/protocol/layer.hpp, with a WireError in it
+# runtime/protocol/layer.hpp, including a WireError
+REPORT = struct.Struct("<8sH2xi1000s400s32sQQQQQ")
 
 
 def give_below(asked, below):
-    """Plays import: answers the question for the layers below."""
+    """Acts as import: answers the question for the layers below."""
     if asked.recv(8):
         for at in range(0, len(below) or 1, 250):
             some, more = below[at:at + 250], at + 250 < len(below)
@@ -160,7 +163,8 @@ def give_below(asked, below):
 
 
 def peak_memory(process):
-    """In bytes, seen until its memory is gone. (What wait4 says counts the memory of the process that has started it.)"""
+    """Returns the peak memory in bytes, sampled until the process ends. (wait4 would include the
+    memory of the parent process.)"""
     peak = 0
     while True:
         with open(f"/proc/{process.pid}/status") as status:
@@ -173,8 +177,9 @@ def peak_memory(process):
 
 
 def convert(data, output, below=None, merges=0, usage=None):
-    """Runs layer-writer; returns None or why it refuses. `below`: descriptors of the layers under it, the lowest first. Of these the
-    topmost `merges` are made one layer, if it is not 0. `usage`: gets the processor seconds and the bytes of memory that it took."""
+    """Runs layer-writer. Returns None or the reason of the refusal. `below`: descriptors of the
+    layers under it, the lowest first. The topmost `merges` of these are merged into one layer,
+    unless it is 0. `usage`: receives processor seconds and memory in bytes."""
     given = memory_file(data)
     mine, theirs = os.pipe()
     asked, asking = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -221,7 +226,8 @@ def inside(name):
 
 
 def image_listing(fd):
-    """What is in an image, as model.Tree.listing gives it. An independent program reads a squashfs, and the kernel an erofs."""
+    """Returns the content of an image as model.Tree.listing does. An independent program reads
+    squashfs, the kernel reads erofs."""
     return squashfs_listing(fd) if form == SQUASHFS else kernel.listing(fd)
 
 

@@ -1,5 +1,6 @@
-"""Layers above others: what overlayfs shows of our layers together must be what GNU tar leaves that extracts their archives one
-over the other. Stacks by name are below, with what must come of each; others come by chance. Links are relative and stay inside."""
+"""Stacks of layers: the overlay of converted layers must equal the result of GNU tar extracting
+their archives in order. Named stacks are below, each with its expected result. Others are random.
+Links are relative and stay inside the root."""
 
 import os
 import random
@@ -17,37 +18,37 @@ from model import DIRECTORY, FILE, GONE, LINK, OPAQUE, WHITEOUT
 BIG = "0123456789abcdef" * 20000
 
 STACKS = {
-    "implied directories keep what they have below": [[d("var"), d("var/tmp", 0o1777), d("root", 0o700), f("root/a")], [f("var/tmp/b"), f("root/b")]],
-    "through several layers": [[d("t", 0o1777)], [f("t/a")], [f("t/b")], [d("t", 0o700)], [f("t/c"), f("t/new/d")]],
-    "merged usr": [[d("usr"), d("usr/sbin", 0o711), f("usr/sbin/old"), s("sbin", "usr/sbin")], [f("sbin/new"), f("sbin/deep/er/file"), w("sbin/old")]],
-    "a link that leads through others": [[d("a"), d("a/b"), f("a/b/x"), s("l", "m"), s("m", "a"), s("a/up", "../a/b")], [f("l/up/y"), f("m/b/z")]],
-    "a link of the layer and one below": [[d("usr"), d("usr/lib", 0o750), s("lib", "usr/lib")], [s("usr/lib64", "../lib"), f("usr/lib64/new")]],
-    "a directory of its own replaces a link": [[d("usr"), d("usr/sbin"), f("usr/sbin/old"), s("sbin", "usr/sbin")], [d("sbin", 0o700), f("sbin/new")]],
-    "whiteouts of nothing": [[d("a"), f("a/x")], [w("a/none"), w("b/c/none"), d("n"), w("n/none"), w("none")]],
-    "whiteouts of something": [[d("a"), f("a/x"), f("a/y"), d("b"), f("b/c/d")], [w("a/x"), w("b"), f("b/new")], [w("a/x"), w("a/y"), w("b/new")]],
-    "whiteouts in a hiding directory": [[d("a"), f("a/x")], [d("a"), opaque("a"), w("a/x"), w("a/y"), f("a/z")], [f("a/b")]],
-    "a root that hides all": [[d("a", 0o700), f("a/x"), f("b"), s("l", "a"), d("c"), f("c/d/e")], [d("only"), f("b2")],
+    "implied_directories_keep_lower_attributes": [[d("var"), d("var/tmp", 0o1777), d("root", 0o700), f("root/a")], [f("var/tmp/b"), f("root/b")]],
+    "through_several_layers": [[d("t", 0o1777)], [f("t/a")], [f("t/b")], [d("t", 0o700)], [f("t/c"), f("t/new/d")]],
+    "merged_usr": [[d("usr"), d("usr/sbin", 0o711), f("usr/sbin/old"), s("sbin", "usr/sbin")], [f("sbin/new"), f("sbin/deep/er/file"), w("sbin/old")]],
+    "link_that_leads_through_others": [[d("a"), d("a/b"), f("a/b/x"), s("l", "m"), s("m", "a"), s("a/up", "../a/b")], [f("l/up/y"), f("m/b/z")]],
+    "link_of_the_layer_and_one_below": [[d("usr"), d("usr/lib", 0o750), s("lib", "usr/lib")], [s("usr/lib64", "../lib"), f("usr/lib64/new")]],
+    "directory_of_its_own_replaces_a_link": [[d("usr"), d("usr/sbin"), f("usr/sbin/old"), s("sbin", "usr/sbin")], [d("sbin", 0o700), f("sbin/new")]],
+    "whiteouts_of_nothing": [[d("a"), f("a/x")], [w("a/none"), w("b/c/none"), d("n"), w("n/none"), w("none")]],
+    "whiteouts_of_something": [[d("a"), f("a/x"), f("a/y"), d("b"), f("b/c/d")], [w("a/x"), w("b"), f("b/new")], [w("a/x"), w("a/y"), w("b/new")]],
+    "whiteouts_in_a_hiding_directory": [[d("a"), f("a/x")], [d("a"), opaque("a"), w("a/x"), w("a/y"), f("a/z")], [f("a/b")]],
+    "root_that_hides_all": [[d("a", 0o700), f("a/x"), f("b"), s("l", "a"), d("c"), f("c/d/e")], [d("only"), f("b2")],
                               [opaque("."), d("a"), f("a/new"), f("c/new"), f("l")]],
-    "a root that hides all, and what it hides": [[f("a/x"), f("b")], [opaque("."), w("b"), d("a"), w("a/x"), f("new/x")], [w("new/x"), f("a/y"), f("b")]],
-    "a root that hides nothing": [[opaque("."), f("a")], [opaque("."), w("a")], [f("b/c")]],
-    "hard links across layers": [[d("a"), f("a/x", "small"), f("big", BIG), s("l", "a/x"), s("b", "a")], [h("y", "a/x"), h("z", "b/x"), h("c/big", "big"), h("m", "l"), h("n", "y")]],
-    "hard link to a file between": [[f("a", "one")], [f("a", "two")], [h("b", "a")], [w("a")], [h("c", "b")]],
-    "the first layer": [[f("a/b/c"), w("a/x"), w("gone")]],
-    "many layers": [[f(f"dir{i % 7}/file{i}"), w(f"dir{i % 7}/file{i - 7}"), *([d("dir3", 0o700)] if i == 20 else [])] for i in range(40)],
+    "root_that_hides_all_and_hidden_files": [[f("a/x"), f("b")], [opaque("."), w("b"), d("a"), w("a/x"), f("new/x")], [w("new/x"), f("a/y"), f("b")]],
+    "root_that_hides_nothing": [[opaque("."), f("a")], [opaque("."), w("a")], [f("b/c")]],
+    "hard_links_across_layers": [[d("a"), f("a/x", "small"), f("big", BIG), s("l", "a/x"), s("b", "a")], [h("y", "a/x"), h("z", "b/x"), h("c/big", "big"), h("m", "l"), h("n", "y")]],
+    "hard_link_to_a_file_between": [[f("a", "one")], [f("a", "two")], [h("b", "a")], [w("a")], [h("c", "b")]],
+    "first_layer": [[f("a/b/c"), w("a/x"), w("gone")]],
+    "many_layers": [[f(f"dir{i % 7}/file{i}"), w(f"dir{i % 7}/file{i - 7}"), *([d("dir3", 0o700)] if i == 20 else [])] for i in range(40)],
 }
 REFUSED = {
-    "hard link to what is nowhere": ([[f("a")], [h("b", "none")]], "not in the image"),
-    "hard link to what is gone": ([[f("a")], [w("a"), h("b", "a")]], "not in the image"),
-    "hard link to a directory below": ([[d("a")], [h("b", "a")]], "a directory"),
-    "hard link to what the root hides": ([[f("a")], [opaque("."), h("b", "a")]], "not in the image"),
-    "hard link to itself": ([[f("a")], [h("b", "b")]], "not in the image"),
+    "hard_link_to_missing_file": ([[f("a")], [h("b", "none")]], "not in the image"),
+    "hard_link_to_removed_file": ([[f("a")], [w("a"), h("b", "a")]], "not in the image"),
+    "hard_link_to_a_directory_below": ([[d("a")], [h("b", "a")]], "a directory"),
+    "hard_link_to_file_hidden_by_root": ([[f("a")], [opaque("."), h("b", "a")]], "not in the image"),
+    "hard_link_to_itself": ([[f("a")], [h("b", "b")]], "not in the image"),
 }
 
 
 # --- by GNU tar ---
 
 def take_away(root, entries):
-    """What the whiteouts of a layer say of those below it."""
+    """Removes the files below a layer's whiteouts."""
     for kind, path, _, _ in entries:
         head, name = os.path.split(path.encode())
         if not name.startswith(WHITEOUT):
@@ -63,7 +64,7 @@ def take_away(root, entries):
 
 
 def by_gnu_tar(layers):
-    """Path -> (kind, mode, content); None if GNU tar cannot."""
+    """Returns path -> (kind, mode, content), or None if GNU tar fails."""
     with tempfile.TemporaryDirectory(prefix="spc-stack-") as name:
         root = os.fsencode(name) + b"/root"
         os.mkdir(root)
@@ -90,10 +91,11 @@ def by_gnu_tar(layers):
         return out
 
 
-# --- by us ---
+# --- by the converter ---
 
 def overlay(listings):
-    """What overlayfs shows, the bottom layer first. It shows whiteouts, too, in a directory that one layer only has."""
+    """Returns the overlay, bottom layer first. Overlayfs also shows whiteouts in a directory that
+    only one layer has."""
     out = {}
 
     def show(path, parts):
@@ -120,12 +122,12 @@ def overlay(listings):
                 if listing[whole][5]:
                     break
             show(whole, below)
-    show(b"", list(enumerate(listings))[::-1])  # of layers' roots it does not ask whether they are opaque
+    show(b"", list(enumerate(listings))[::-1])  # overlayfs ignores opaque marks on layers' roots
     return out
 
 
 def checked_overlay(listings):
-    """The same, compared with what the kernel shows of such layers if this process may mount them."""
+    """Returns the same, compared with the kernel's overlay if this process may mount it."""
     ours = overlay(listings)
     theirs = kernel.overlay(listings) if os.geteuid() == 0 else ours
     if ours != theirs:
@@ -134,7 +136,7 @@ def checked_overlay(listings):
 
 
 def problems_of_model():
-    """An opaque root hides nothing: the model must know."""
+    """Checks that the model treats an opaque root as hiding nothing."""
     def layer(name, opaque):
         return {b"": (DIRECTORY, 0o755, 0, b"", b"", opaque), name: (FILE, 0o644, 0, name, name, False)}
     try:
@@ -165,7 +167,7 @@ def by_us(layers):
 
 
 def ways_to_merge(count):
-    """Where runs of layers end: all in one, and two ways by chance."""
+    """Returns the ends of runs of layers: all in one, and two random ways."""
     if count < 2:
         return []
     rng = random.Random(count)
@@ -174,7 +176,7 @@ def ways_to_merge(count):
 
 
 def by_merging(files, ends):
-    """What overlayfs shows of the same layers when each run is one file."""
+    """Returns the overlay of the same layers with each run merged into one file."""
     merged = []
     try:
         for begin, end in zip([0, *ends], ends):
@@ -190,7 +192,7 @@ def by_merging(files, ends):
 
 
 def by_chance(seed):
-    """A stack of small layers with few names, so that they meet. It may be refused."""
+    """Returns a stack of small layers with few names, so that they conflict. It may be refused."""
     rng = random.Random(seed)
     known, links = [], set()
     layers = []
@@ -204,8 +206,8 @@ def by_chance(seed):
             return "/".join(rng.choice("abcl") for _ in range(rng.randint(1, 3)))
         for _ in range(rng.randint(1, 6)):
             where = path()
-            # The order within a layer is lost: nothing replaces a link that entries of the same layer may come through, and
-            # nothing lies in what the layer takes away.
+            # The order within a layer is lost: no entry may replace a link that entries of the same
+            # layer use, or be below a path that the layer removes.
             if where in taken or where in links or where.count("/") > 5 or any(where.startswith(f"{gone}/") for gone in away):
                 continue
             taken.add(where)
@@ -218,7 +220,8 @@ def by_chance(seed):
                 depth = where.count("/")
                 target = "../" * rng.randint(0, depth) + rng.choice(["a", "b", "c", "a/b", "c/a"])
                 led_to = os.path.normpath(os.path.join(os.path.dirname(where), target))
-                if not f"{where}/".startswith(f"{led_to}/"):  # else what comes through it could replace it
+                # Otherwise an entry through it could replace it.
+                if not f"{where}/".startswith(f"{led_to}/"):
                     entries.append(s(where, target))
                     links.add(where)
             elif kind == "h" and known:

@@ -1,4 +1,4 @@
-"""Builds tar archives byte by byte: valid ones and what no writer would write."""
+"""Builds tar archives byte by byte, both valid and malformed."""
 
 BLOCK = 512
 
@@ -12,12 +12,12 @@ def octal(value, digits):
 
 
 def base256(value, size):
-    """GNU's way for numbers that do not fit."""
+    """Encodes numbers too large for octal in GNU's base-256 form."""
     return bytes([0xFF if value < 0 else 0x80]) + (value % (1 << 8 * (size - 1))).to_bytes(size - 1, "big")
 
 
 def number(value, size):
-    """As GNU tar writes it: octal where it fits."""
+    """Encodes a number as GNU tar does: octal if it fits."""
     if isinstance(value, bytes):
         return value
     return octal(value, size - 1) if 0 <= value < 8 ** (size - 1) else base256(value, size)
@@ -32,7 +32,8 @@ def with_sum(block):
 
 def header(name, kind=b"0", size=0, mode=0o644, mtime=15, link=b"", uid=0, gid=0, magic=b"ustar\00000", prefix=b"", owner=b"",
            device=(0, 0), raw=()):
-    """`raw`: pairs of offset and bytes that replace what was there before the checksum is made."""
+    """Returns a header. `raw`: pairs of offset and bytes that are replaced before the checksum is
+    computed."""
     block = bytearray(BLOCK)
 
     def put(at, data, most):

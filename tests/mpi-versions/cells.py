@@ -1,4 +1,4 @@
-"""What is run: a row for each MPI of an image, a column for each Slurm and --mpi; and what is known not to work, with its reason."""
+"""The cells of the table: a row for each MPI of an image, a column for each Slurm and --mpi; and known failures with their reasons."""
 from dataclasses import dataclass
 
 SLURM = {"22.05": "Debian 12", "24.11": "Debian 13", "26.05": "Debian unstable"}

@@ -8,7 +8,7 @@ LIBRARIES = f"/usr/lib/{os.uname().machine}-linux-gnu"
 NAMES = ("libfabric.so.1", "libucp.so.0", "libuct.so.0", "libucs.so.0", "libucm.so.0", "libibverbs.so.1", "libibverbs/libmlx5-rdmav34.so")
 OURS = "/usr/lib/spank-container/fabric/"
 
-# What libibverbs reads of an adapter (rdma-core, libibverbs/ibdev_sysfs.c), here of a ConnectX-6.
+# The files that libibverbs reads of an adapter (rdma-core, libibverbs/ibdev_sysfs.c), here of a ConnectX-6.
 ADAPTER = """
 mount -t tmpfs -o mode=755 fake-class /sys/class
 verbs=/sys/class/infiniband_verbs adapter=/sys/class/infiniband/mlx5_0
@@ -66,7 +66,7 @@ def prepare(cluster):
 
 
 def run(cluster, image, program):
-    """Of two tasks, since a single one has nobody to talk to and is told nothing."""
+    """Runs two tasks: a single one has no peer and loads no transport."""
     script = f"test $SLURM_PROCID != 0 || LD_DEBUG=libs {program.words}"
     return cluster.srun("-w", "node01", "-n2", f"--container-image={image}", "sh", "-c", script)
 

@@ -1,4 +1,5 @@
 #include <fcntl.h>
+#include <grp.h>
 #include <sys/mount.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -9,8 +10,8 @@
 #include <filesystem>
 #include <fstream>
 
-#include "agent/node/privilege.hpp"
-#include "agent/node/setup.hpp"
+#include "agent/node_setup.hpp"
+#include "agent/privilege.hpp"
 #include "base/file.hpp"
 #include "base/process/own_program.hpp"
 #include "files.hpp"
@@ -20,8 +21,8 @@
 #include "protocol/image_record.hpp"
 #include "protocol/store_layout.hpp"
 #include "scene.hpp"
+#include "unit/catch2_compat.hpp"
 #include "unit/has.hpp"
-#include "unit/test.hpp"
 
 using namespace spc;
 using namespace spc::agent;
@@ -41,8 +42,8 @@ void fresh_node() {
   REQUIRE(set_up_node(12345, 12345));
 }
 
-/// A public image 9 with the layers 1, 2 …; each has a file `file` that names it, and one of its
-/// own.
+/// Adds a public image 9 with the layers 1, 2 …. Each has a file `file` that names the layer, and
+/// one file of its own.
 void add_image(unsigned char layers, bool is_for_kernel = true) {
   fresh_node();
   const auto store = std::move(ImageStore::open(SPC_STORE_DIR)).value();
@@ -64,7 +65,7 @@ void add_image(unsigned char layers, bool is_for_kernel = true) {
     make_squashfs(scene.tree, scene.image, "-comp zstd -all-root");
     auto file = std::move(store.new_object()).value();
     std::string bytes = contents(scene.image);
-    if (!is_for_kernel) bytes[6] = 1;  // 65536 inodes more: the kernel wants a longer table then
+    if (!is_for_kernel) bytes[6] = 1;  // 65536 more inodes: the kernel then requires a longer table
     REQUIRE(write_all(file.get(), bytes));
     const auto frozen = store.freeze(std::move(file));
     REQUIRE(frozen);
@@ -73,7 +74,7 @@ void add_image(unsigned char layers, bool is_for_kernel = true) {
   }
 }
 
-/// A file can be changed, and what is there belongs to the user.
+/// Returns whether a file can be changed and its directory belongs to the user.
 bool is_the_users_own(const char* file, const std::string& text) {
   struct stat status {};
   if (::stat(file, &status) != 0 || status.st_uid != Step::kUser || contents(file) != text)
@@ -92,8 +93,7 @@ TextHas says(const TaskMessage& answer, const char* text) { return has(said(answ
 
 }  // namespace
 
-TEST_CASE(
-    "a squashfs of the user is served by a process of his, from wherever it begins in the file") {
+TEST_CASE("user_squashfs_is_served_by_user_process_at_any_offset") {
   fresh_node();
   const ImageScene scene;
   std::ofstream(scene.tree / "file") << "text";
@@ -117,17 +117,24 @@ TEST_CASE(
   }
 }
 
-TEST_CASE(
-    "a task joins by a socket of its user only: the groups of who made it become those of the "
-    "mounts") {
+TEST_CASE("image_directory_is_opened_with_the_groups_of_the_agent") {
   fresh_node();
-  Step step;
-  CHECK_FALSE(step.join(0));
-  CHECK_FALSE(step.join(Step::kUser + 1));
-  CHECK(step.join(Step::kUser));
+  constexpr gid_t kGroup = 4711;
+  for (const bool is_member : {true, false}) {
+    const ImageScene scene;
+    REQUIRE(::chown(scene.tree.c_str(), 0, kGroup) == 0);
+    REQUIRE(::chmod(scene.tree.c_str(), 0750) == 0);
+    const gid_t groups[] = {is_member ? kGroup : kGroup + 1};
+    Step step([&](AgentTools&) { REQUIRE(::setgroups(1, groups) == 0); });
+    const auto answer =
+        step.start(TaskMessage::start_directory, some_record(), opened(scene.tree, O_PATH));
+    INFO(said(answer));
+    CHECK((answer.kind == TaskMessageKind::ready) == is_member);
+    CHECK((is_member || says(answer, "read the image directory: permission denied")));
+  }
 }
 
-TEST_CASE("what the server says against a file reaches the user") {
+TEST_CASE("fuse_server_error_reaches_the_user") {
   fresh_node();
   const ImageScene scene;
   std::ofstream(scene.image) << std::string(8192, 'x');
@@ -138,7 +145,7 @@ TEST_CASE("what the server says against a file reaches the user") {
   CHECK(becomes_true([] { return running("fuse") == 0; }));
 }
 
-TEST_CASE("a directory is the container's root, and stays as it is") {
+TEST_CASE("directory_image_is_the_root_and_unchanged") {
   fresh_node();
   const ImageScene scene;
   std::ofstream(scene.tree / "file") << "text";
@@ -152,8 +159,8 @@ TEST_CASE("a directory is the container's root, and stays as it is") {
   CHECK(contents(scene.tree / "file") == "text");
 }
 
-/// What a server says of its files may be a lie: here root's directory says it truthfully.
-TEST_CASE("no copy of another's file comes into being, whoever may write to the file") {
+/// A server may report false owners. Here it reports those of root's directory correctly.
+TEST_CASE("directory_image_copies_no_file_of_others") {
   fresh_node();
   const ImageScene scene;
   std::ofstream(scene.tree / "roots") << "text";
@@ -170,7 +177,7 @@ TEST_CASE("no copy of another's file comes into being, whoever may write to the 
   CHECK(step.inside([] { return contents("/roots") == "text"; }));
 }
 
-TEST_CASE("a directory that the user may not read is no image") {
+TEST_CASE("directory_image_unreadable_by_user_is_refused") {
   fresh_node();
   const ImageScene scene;
   REQUIRE(::chmod(scene.tree.c_str(), 0700) == 0);
@@ -181,7 +188,7 @@ TEST_CASE("a directory that the user may not read is no image") {
   CHECK(says(answer, "read the image directory: permission denied"));
 }
 
-TEST_CASE("a directory of a file system without programs is no image") {
+TEST_CASE("directory_image_on_noexec_file_system_is_refused") {
   fresh_node();
   fs::create_directories("/run/here");
   REQUIRE(::mount("here", "/run/here", "tmpfs", MS_NOEXEC, nullptr) == 0);
@@ -195,8 +202,7 @@ TEST_CASE("a directory of a file system without programs is no image") {
   CHECK(::umount("/run/here") == 0);
 }
 
-TEST_CASE(
-    "layers of the store are served where the site wants it, and nobody can evict them meanwhile") {
+TEST_CASE("store_layers_served_by_fuse_are_not_evicted") {
   add_image(3);
   Step step(serve_by_fuse);
   const auto answer =
@@ -213,16 +219,14 @@ TEST_CASE(
   const auto store = std::move(ImageStore::open(SPC_STORE_DIR)).value();
   CHECK_FALSE(store.evict(digest_of(2)));
   step.kill_agent();
-  CHECK_FALSE(store.evict(digest_of(2)));  // tasks outlive their agent, and use it
+  CHECK_FALSE(store.evict(digest_of(2)));  // tasks outlive their agent and use the layer
   step.leave();
   CHECK(becomes_true([&] { return store.evict(digest_of(2)).has_value(); }));
 }
 
-TEST_CASE(
-    "layers of the store are served where the kernel cannot map their owners, unless the site "
-    "forbids it") {
+TEST_CASE("store_layers_are_served_if_kernel_cannot_map_owners") {
   add_image(1);
-  // What is no user namespace is answered as Linux before 6.2 answers everything: EINVAL.
+  // A descriptor that is not a user namespace gives EINVAL, as any does before Linux 6.2.
   const auto like_an_old_kernel = [](AgentTools& tools) {
     tools.id_map = opened("/proc/self/ns/mnt");
   };
@@ -245,9 +249,7 @@ TEST_CASE(
   CHECK(says(answer, "mount a layer"));
 }
 
-TEST_CASE(
-    "layers that the kernel does not take, as if it were built without their compression, are "
-    "served") {
+TEST_CASE("store_layers_unsupported_by_kernel_are_served") {
   add_image(2, false);
   {
     Step step;
@@ -266,7 +268,7 @@ TEST_CASE(
   CHECK(says(answer, "mount a layer"));
 }
 
-TEST_CASE("a mounted layer is not evicted, and one that is not is") {
+TEST_CASE("store_layers_mounted_are_not_evicted") {
   add_image(1);
   Step user;
   REQUIRE(user.start(TaskMessage::start_known, some_record(), some_record(), digest_of(9)).kind ==
@@ -282,41 +284,60 @@ TEST_CASE("a mounted layer is not evicted, and one that is not is") {
   }
   CHECK(user.inside([] { return contents("/file") == "layer 1"; }));
   user.kill_agent();
-  // The namespace that keeps the mount is a descriptor of this test.
+  // The test holds a descriptor of the namespace with the mount.
   user.leave();
   CHECK(becomes_true([] { return our_loop_devices().empty(); }));
   Step step;
   CHECK(said(step.start(0, wish, some_record())) == "1:19| (hint: of import)");
 }
 
-TEST_CASE("layers are published when the verifier accepts them, several at the same time") {
+TEST_CASE("layers_are_published_in_parallel_after_verification") {
   fresh_node();
   const UniqueFd wishes = std::move(sealed_memory_file("request", "gbc")).value();
   Step step;
   const auto answer = step.start(0, wishes, some_record());  // the verifiers wait for each other
-  const std::string verify = ": not a layer written by the converter";
-  CHECK(said(answer) == "103:17|98:18 verify layer " + digest_of('b').str() + verify +
-                            "|99:18 verify layer " + digest_of('c').str() +
-                            ": the verifier failed (hint: see --mem)| (hint: of import)");
+  CHECK(said(answer) ==
+        "103:17|98:18 not a layer written by the converter|"
+        "99:18 the verifier failed (hint: see --mem)| (hint: of import)");
   CHECK(fs::exists(SPC_STORE_DIR "/layers/sha256/" + digest_of('g').hex() + ".sqsh"));
   CHECK_FALSE(fs::exists(SPC_STORE_DIR "/layers/sha256/" + digest_of('b').hex() + ".sqsh"));
   CHECK_FALSE(fs::exists(SPC_STORE_DIR "/layers/sha256/" + digest_of('c').hex() + ".sqsh"));
 }
 
-TEST_CASE("a verdict that is lost is none") {
+TEST_CASE("layer_with_lost_verdict_is_not_published") {
   fresh_node();
   const UniqueFd wishes = std::move(sealed_memory_file("request", "g")).value();
   Step step([](AgentTools& tools) {
     tools.id_map = std::move(describe_id_map(Step::kUser, Step::kUser)).value();
-    ::signal(SIGCHLD, SIG_IGN);  // then the kernel keeps no status
+    ::signal(SIGCHLD, SIG_IGN);  // the kernel then keeps no exit status
   });
   CHECK(said(step.start(0, wishes, some_record())) ==
-        "103:18 verify layer " + digest_of('g').str() +
-            ": the verifier failed (hint: see --mem)| (hint: of import)");
+        "103:18 the verifier failed (hint: see --mem)| (hint: of import)");
   CHECK_FALSE(fs::exists(SPC_STORE_DIR "/layers/sha256/" + digest_of('g').hex() + ".sqsh"));
 }
 
-TEST_CASE("without the verifier nothing is published") {
+TEST_CASE("record_is_published_when_the_verifier_accepts_it") {
+  fresh_node();
+  const UniqueFd wishes = std::move(sealed_memory_file("request", "GB")).value();
+  Step step;
+  CHECK(said(step.start(0, wishes, some_record())) ==
+        "66:18 its record does not match its manifest|71:19| (hint: of import)");
+  const fs::path records = SPC_STORE_DIR "/records";
+  CHECK(contents(records / digest_of('G').hex()) == "G");
+  CHECK_FALSE(fs::exists(records / digest_of('B').hex()));
+}
+
+TEST_CASE("record_that_is_refused_leaves_the_one_before") {
+  fresh_node();
+  const fs::path record = SPC_STORE_DIR "/records/" + digest_of('B').hex();
+  write(record, "true");
+  const UniqueFd wishes = std::move(sealed_memory_file("request", "B")).value();
+  Step step;
+  CHECK(says(step.start(0, wishes, some_record()), "does not match its manifest"));
+  CHECK(contents(record) == "true");
+}
+
+TEST_CASE("layer_without_verifier_is_not_published") {
   fresh_node();
   const std::string verifier = own_program("layer-verifier");
   REQUIRE(::mount("/dev/null", verifier.c_str(), nullptr, MS_BIND, nullptr) == 0);
@@ -331,7 +352,7 @@ TEST_CASE("without the verifier nothing is published") {
   REQUIRE(::umount(verifier.c_str()) == 0);
 }
 
-TEST_CASE("tmpfs pages of a killed step stay with the keeper") {
+TEST_CASE("tmpfs_pages_of_killed_step_stay_with_the_keeper") {
   add_image(1);
   Step step;
   REQUIRE(step.start(TaskMessage::start_known, some_record(), some_record(), digest_of(9)).kind ==
@@ -347,7 +368,7 @@ TEST_CASE("tmpfs pages of a killed step stay with the keeper") {
   CHECK(step.used_bytes_of_kept_tmpfs() >= std::size_t{8} << 20);
 }
 
-TEST_CASE("an agent killed at any moment leaves no process, mount or loop device") {
+TEST_CASE("agent_killed_at_any_moment_leaves_nothing") {
   add_image(2);
   const std::string mounts = contents("/proc/self/mountinfo");
   for (int half_ms = 0; half_ms < 40; ++half_ms) {

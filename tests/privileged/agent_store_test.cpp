@@ -9,13 +9,13 @@
 #include <filesystem>
 #include <fstream>
 
-#include "agent/node/image_store.hpp"
-#include "agent/node/setup.hpp"
+#include "agent/image_store.hpp"
+#include "agent/node_setup.hpp"
 #include "base/file.hpp"
 #include "files.hpp"
 #include "protocol/image_record.hpp"
 #include "protocol/store_layout.hpp"
-#include "unit/test.hpp"
+#include "unit/catch2_compat.hpp"
 
 using namespace spc;
 using namespace spc::agent;
@@ -67,7 +67,7 @@ ErrorKind kind_of(const Result<ImageFiles>& image) {
 
 }  // namespace
 
-TEST_CASE("a new layer has no name until it is published, then is root's and read-only") {
+TEST_CASE("store_new_layer_is_unnamed_until_published_as_root") {
   const auto store = fresh_store();
   auto file = std::move(store.new_object()).value();
   CHECK(fs::is_empty(SPC_STORE_DIR "/layers/sha256"));
@@ -84,14 +84,14 @@ TEST_CASE("a new layer has no name until it is published, then is root's and rea
   CHECK(status.st_size == 5);
 }
 
-TEST_CASE("a layer that somebody still can write to is not taken over") {
+TEST_CASE("store_layer_with_open_writer_is_refused") {
   const auto store = fresh_store();
   auto file = std::move(store.new_object()).value();
   const UniqueFd writer(::fcntl(file.get(), F_DUPFD_CLOEXEC, 3));
   CHECK_FALSE(store.freeze(std::move(file)));
 }
 
-TEST_CASE("the first of two equal layers stays") {
+TEST_CASE("store_first_of_two_equal_layers_stays") {
   const auto store = fresh_store();
   add_layer(store, digest_of(1));
   const auto before = fs::last_write_time(layer_path(digest_of(1)));
@@ -102,7 +102,7 @@ TEST_CASE("the first of two equal layers stays") {
   CHECK(fs::file_size(layer_path(digest_of(1))) == 5);
 }
 
-TEST_CASE("everybody may open a public image, with its layers in order") {
+TEST_CASE("store_public_image_opens_for_everyone_in_order") {
   const auto store = fresh_store();
   add_layer(store, digest_of(1));
   add_layer(store, digest_of(2));
@@ -114,7 +114,7 @@ TEST_CASE("everybody may open a public image, with its layers in order") {
   CHECK(image->layers[1].digest == digest_of(1));
 }
 
-TEST_CASE("a private image, or one whose proof has run out, is for whom import admits") {
+TEST_CASE("store_private_or_expired_image_needs_admission") {
   const auto store = fresh_store();
   add_layer(store, digest_of(1));
   for (const std::int64_t until :
@@ -125,7 +125,9 @@ TEST_CASE("a private image, or one whose proof has run out, is for whom import a
   }
 }
 
-TEST_CASE("an image whose record or layer is missing or damaged is not there") {
+// outcome 140 refused: object tampered on disk
+// outcome 143 accepted: ledger lost
+TEST_CASE("store_image_with_missing_or_damaged_parts_is_not_found") {
   const auto store = fresh_store();
   CHECK(kind_of(store.open_image(digest_of(9), Audience::everyone)) == ErrorKind::not_found);
   add_record(digest_of(9), {digest_of(1)}, ::time(nullptr) + 100);
@@ -138,7 +140,9 @@ TEST_CASE("an image whose record or layer is missing or damaged is not there") {
         ErrorKind::not_found);
 }
 
-TEST_CASE("a layer that is not root's own read-only file is never mounted") {
+// outcome 140 refused: object tampered on disk
+//     untested: bytes changed by root himself in a file of the right owner and mode
+TEST_CASE("store_layer_not_owned_read_only_by_root_is_refused") {
   const auto store = fresh_store();
   add_record(digest_of(9), {digest_of(1)}, ::time(nullptr) + 100);
   add_layer(store, digest_of(1));
@@ -152,7 +156,8 @@ TEST_CASE("a layer that is not root's own read-only file is never mounted") {
   CHECK_FALSE(store.open_image(digest_of(9), Audience::everyone));
 }
 
-TEST_CASE("a layer in use is not evicted, and one that nobody uses is") {
+// outcome 144 accepted: eviction races with mount
+TEST_CASE("store_layer_in_use_is_not_evicted") {
   const auto store = fresh_store();
   add_layer(store, digest_of(1));
   add_record(digest_of(9), {digest_of(1)}, 0);
@@ -170,11 +175,12 @@ TEST_CASE("a layer in use is not evicted, and one that nobody uses is") {
   CHECK(store.evict(digest_of(1)).error().kind() == ErrorKind::not_found);
 }
 
-TEST_CASE("whoever holds a layer for eviction delays nobody, and it stays usable") {
+// outcome 144 accepted: eviction races with mount
+TEST_CASE("store_layer_held_for_eviction_stays_usable") {
   const auto store = fresh_store();
   add_layer(store, digest_of(1));
   add_record(digest_of(9), {digest_of(1)}, 0);
-  // Another step's agent between its lock and its unlink.
+  // Simulates another step's agent between lock and unlink.
   const UniqueFd evictor(::open(layer_path(digest_of(1)).c_str(), O_RDONLY | O_CLOEXEC));
   REQUIRE(::flock(evictor.get(), LOCK_EX | LOCK_NB) == 0);
   const auto image = store.open_image(digest_of(9), Audience::whoever_import_admitted);
@@ -183,7 +189,7 @@ TEST_CASE("whoever holds a layer for eviction delays nobody, and it stays usable
   CHECK(*read_file(image->layers.at(0).file.get(), 100) == "layer");
 }
 
-TEST_CASE("using an image makes its record young") {
+TEST_CASE("store_image_use_updates_its_record") {
   const auto store = fresh_store();
   add_record(digest_of(9), {}, 0);
   const std::string record = SPC_STORE_DIR "/records/" + digest_of(9).hex();
@@ -195,7 +201,7 @@ TEST_CASE("using an image makes its record young") {
   CHECK(status.st_mtim.tv_sec > ::time(nullptr) - 60);
 }
 
-TEST_CASE("a record is root's own read-only file, or no image") {
+TEST_CASE("store_record_not_owned_read_only_by_root_is_refused") {
   const auto store = fresh_store();
   const std::string record = SPC_STORE_DIR "/records/" + digest_of(9).hex();
   const auto opened = [&] {
@@ -213,7 +219,7 @@ TEST_CASE("a record is root's own read-only file, or no image") {
   CHECK(opened() == ErrorKind::corrupt);
 }
 
-TEST_CASE("what import writes is root's, whole, and changed by nobody") {
+TEST_CASE("store_file_of_import_is_complete_and_owned_by_root") {
   const auto store = fresh_store();
   const std::string path = SPC_STORE_DIR "/names/x";
   const auto put = [&](const char* text) {
@@ -234,7 +240,7 @@ TEST_CASE("what import writes is root's, whole, and changed by nobody") {
   CHECK(fs::is_empty(SPC_STORE_DIR "/names"));
 }
 
-TEST_CASE("while import replaces a file there is always one, whole, whoever else replaces it") {
+TEST_CASE("store_file_replaced_concurrently_is_always_complete") {
   const auto store = fresh_store();
   constexpr int kTimes = 2000;
   const auto put = [&](const std::string& text) {
@@ -277,8 +283,7 @@ TEST_CASE("while import replaces a file there is always one, whole, whoever else
   CHECK(std::distance(fs::directory_iterator(SPC_STORE_DIR "/names"), {}) == 1);
 }
 
-TEST_CASE(
-    "what an agent that was killed has left beside a file does not stay, and is no obstacle") {
+TEST_CASE("store_remains_of_killed_agent_are_replaced") {
   const auto store = fresh_store();
   const auto put = [&](const char* text) {
     UniqueFd file = std::move(store.new_object()).value();
@@ -298,7 +303,7 @@ TEST_CASE(
   CHECK(fs::is_empty(SPC_STORE_DIR "/records"));
 }
 
-TEST_CASE("a store of an earlier version is completed when it is opened") {
+TEST_CASE("store_of_earlier_version_is_completed") {
   fresh_store();
   for (const char* part : {"records", "names", "grants"})
     fs::remove(fs::path(SPC_STORE_DIR) / part);

@@ -1,4 +1,4 @@
-// Files that are not what they should be: the server refuses them, or answers EIO, and lives.
+// Damaged image files: the server refuses them, or answers EIO and stays alive.
 
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -10,14 +10,14 @@
 
 #include "files.hpp"
 #include "fuse_server.hpp"
-#include "unit/test.hpp"
+#include "unit/catch2_compat.hpp"
 
 using namespace spc;
 namespace fs = std::filesystem;
 
 namespace {
 
-/// With something to damage.
+/// An image that tests damage.
 struct Scene : ImageScene {
   Scene() {
     fs::create_directory(tree / "directory");
@@ -31,14 +31,14 @@ struct Scene : ImageScene {
   }
 };
 
-/// Looks at everything in reach and says how many times there was an error; another one than EIO
-/// fails the test.
+/// Reads everything reachable and returns the number of errors. An error other than EIO fails the
+/// test.
 int walk(const fs::path& directory, int depth = 0) {
   int errors = 0;
   const auto failed = [&] {
     INFO(directory);
     const int err = errno;
-    // ELOOP and ESTALE: what the kernel makes of directories that contain themselves and of nodes
+    // ELOOP and ESTALE: the kernel's errors for directories that contain themselves and for nodes
     // that change their type.
     CHECK((err == EIO || err == ENOENT || err == ELOOP || err == ESTALE || err == ENAMETOOLONG ||
            err == ENOMEM));
@@ -78,7 +78,9 @@ std::string refusal(const fs::path& image, std::uint64_t offset = 0) {
 
 }  // namespace
 
-TEST_CASE("fuse says what is wrong with a file that it cannot serve") {
+// outcome 132 refused: not squashfs, version 3, truncated, tables past the end
+// outcome 133 refused: compressors that are missing
+TEST_CASE("fuse_unservable_file_is_refused_with_reason") {
   Scene scene;
   make_squashfs(scene.tree, scene.image);
   const std::string good = contents(scene.image);
@@ -115,9 +117,10 @@ TEST_CASE("fuse says what is wrong with a file that it cannot serve") {
   CHECK(refusal(scene.image, 1 << 20) == "the squashfs starts beyond the end of the file");
 }
 
-TEST_CASE("no damage to an image ends the server") {
+// outcome 134 contained: damaged tables
+TEST_CASE("fuse_server_survives_any_damage") {
   Scene scene;
-  // Without compression of the tables, damage reaches what they say instead of the decompressor.
+  // With uncompressed tables, damage reaches the fields and not only the decompressor.
   for (const char* options : {"-noI -noD -noF -noX -noId -b 4K", "-comp gzip", "-comp lzo",
                               "-comp lz4", "-comp xz", "-comp zstd"}) {
     make_squashfs(scene.tree, scene.image, options);
@@ -127,7 +130,7 @@ TEST_CASE("no damage to an image ends the server") {
     for (int round = 0; round < rounds; ++round) {
       INFO(options << ", round " << round);
       std::string bad = good;
-      // Most of the damage in the second half: the tables are at the end.
+      // Place most of the damage in the second half: the tables are at the end.
       const int changes = 1 + round % 20;
       for (int i = 0; i < changes; ++i) {
         const std::size_t from = random() % 4 == 0
@@ -139,16 +142,17 @@ TEST_CASE("no damage to an image ends the server") {
       auto server = FuseServer::start(scene.image);
       if (!server) continue;
       walk(server.value().root());
-      CHECK(server.value().end() == 0);  // it has lived until it was told to end
+      CHECK(server.value().end() == 0);  // it stayed alive until it was told to end
     }
   }
 }
 
-TEST_CASE("a name longer than names may be makes its directory unreadable and nothing else") {
+// outcome 135 refused: a name of 65,535 bytes
+TEST_CASE("fuse_overlong_name_hides_only_its_directory") {
   Scene scene;
   make_squashfs(scene.tree, scene.image, "-noI -noD -noF -noX -noId");
   std::string bytes = contents(scene.image);
-  // The size of a name stands before it, less one.
+  // The length of a name precedes it, minus one.
   const auto name = bytes.rfind("file39");
   REQUIRE(name != std::string::npos);
   for (const char* size : {"\xff\xff", "\xff\x00", "\x00\x01"}) {
@@ -163,7 +167,8 @@ TEST_CASE("a name longer than names may be makes its directory unreadable and no
   }
 }
 
-TEST_CASE("a file that is truncated or overwritten while it is served gives errors and no more") {
+// outcome 138 contained: file replaced, truncated, rewritten while mounted
+TEST_CASE("fuse_file_truncated_while_served_gives_errors") {
   Scene scene;
   make_squashfs(scene.tree, scene.image, "-noI -noD -noF -noX");
   auto server = FuseServer::start(scene.image).value();

@@ -8,15 +8,15 @@
 #include "files.hpp"
 #include "fuse_server.hpp"
 #include "scene.hpp"
+#include "unit/catch2_compat.hpp"
 #include "unit/image/samples/erofs_image.hpp"
-#include "unit/test.hpp"
 
 using namespace spc;
 namespace fs = std::filesystem;
 
 namespace {
 
-/// Compares what is mounted with what the image has been made of.
+/// Compares the mounted tree with the source of the image.
 void compare_mounted(const fs::path& at, const test::ErofsNode& node) {
   INFO(node.path);
   struct stat status {};
@@ -34,7 +34,7 @@ void compare_mounted(const fs::path& at, const test::ErofsNode& node) {
 
 }  // namespace
 
-TEST_CASE("fuse shows what is in an EROFS layer") {
+TEST_CASE("fuse_erofs_layer_shows_its_content") {
   const ImageScene scene;
   auto tree = test::erofs_sample();
   write(scene.image, tree.image().bytes);
@@ -52,7 +52,7 @@ TEST_CASE("fuse shows what is in an EROFS layer") {
   CHECK(server.end() == 0);
 }
 
-TEST_CASE("damage in an EROFS layer is an I/O error of what it concerns") {
+TEST_CASE("fuse_erofs_damage_gives_io_error_for_affected_files") {
   const ImageScene scene;
   auto tree = test::erofs_sample();
   auto image = tree.image();

@@ -1,5 +1,5 @@
-// Two servers of one mount, as two steps in one container have them: either may end, and nobody who
-// reads sees it.
+// Two servers of one mount, as for two steps in one container: either may end without an effect on
+// readers.
 #include <fcntl.h>
 #include <signal.h>
 #include <unistd.h>
@@ -13,7 +13,7 @@
 
 #include "files.hpp"
 #include "fuse_server.hpp"
-#include "unit/test.hpp"
+#include "unit/catch2_compat.hpp"
 
 using namespace spc;
 namespace fs = std::filesystem;
@@ -26,7 +26,8 @@ std::string content_of(std::size_t file) {
   return std::string(kSize, static_cast<char>('A' + file % 26));
 }
 
-/// Reads files of a mount, which the kernel has to ask for again each time, until it is stopped.
+/// Threads that read files of a mount until stopped. The kernel requests the data again at each
+/// read.
 class Readers {
  public:
   explicit Readers(const fs::path& root) {
@@ -42,7 +43,7 @@ class Readers {
     threads_.clear();
   }
   [[nodiscard]] unsigned wrong() const { return wrong_; }
-  /// The first one.
+  /// Returns the first error.
   [[nodiscard]] const char* how() const { return how_; }
   void await(unsigned more) const {
     for (const unsigned until = done_ + more; done_ < until && wrong_ == 0;) ::usleep(100);
@@ -82,7 +83,7 @@ void make_image(const ImageScene& scene) {
 
 }  // namespace
 
-TEST_CASE("of two servers of a file system either can finish while files are read") {
+TEST_CASE("fuse_either_of_two_servers_can_finish_during_reads") {
   const ImageScene scene;
   make_image(scene);
   for (int round = 0; round < 20; ++round) {
@@ -105,7 +106,7 @@ TEST_CASE("of two servers of a file system either can finish while files are rea
   }
 }
 
-TEST_CASE("the kernel's first request is the first server's, however soon another joins") {
+TEST_CASE("fuse_first_kernel_request_goes_to_first_server") {
   const ImageScene scene;
   make_image(scene);
   auto first = FuseServer::start(scene.image, 0, 4242, FuseServer::Mount::held).value();
@@ -118,7 +119,7 @@ TEST_CASE("the kernel's first request is the first server's, however soon anothe
   CHECK(error == std::error_code());
 }
 
-TEST_CASE("a server that joins needs not be there when the first one finishes") {
+TEST_CASE("fuse_joining_server_may_be_absent_when_first_finishes") {
   const ImageScene scene;
   make_image(scene);
   auto first = FuseServer::start(scene.image).value();
@@ -130,9 +131,7 @@ TEST_CASE("a server that joins needs not be there when the first one finishes") 
   CHECK(contents(first.root() / "9") == content_of(9));
 }
 
-TEST_CASE(
-    "when one of two servers of a file system is killed the other goes on, and without any there "
-    "are errors") {
+TEST_CASE("fuse_second_server_continues_when_first_is_killed") {
   const ImageScene scene;
   make_image(scene);
   auto first = FuseServer::start(scene.image).value();
@@ -145,7 +144,7 @@ TEST_CASE(
   CHECK((!gone && errno == ENOTCONN));
 }
 
-TEST_CASE("two servers of a file system end with its mount") {
+TEST_CASE("fuse_two_servers_end_with_the_mount") {
   const ImageScene scene;
   make_image(scene);
   auto first = FuseServer::start(scene.image).value();

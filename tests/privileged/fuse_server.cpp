@@ -73,7 +73,7 @@ ImageScene::ImageScene() : at(new_directory()), tree(at / "tree"), image(at / "i
 
 ImageScene::~ImageScene() { fs::remove_all(at); }
 
-/// Starts the program, and waits for its first word.
+/// Starts the program and waits for its first message.
 Result<void> FuseServer::launch(int image, std::uint64_t offset, unsigned uid) {
   const UniqueFd low_device(::open("/dev/fuse", O_RDWR | O_CLOEXEC));
   device_.reset(::fcntl(low_device.get(), F_DUPFD_CLOEXEC, kFree));
@@ -84,7 +84,7 @@ Result<void> FuseServer::launch(int image, std::uint64_t offset, unsigned uid) {
   low_theirs.reset();
   pid_ = ::fork();
   if (pid_ == 0) run_server(device_.get(), file.get(), theirs.get(), std::to_string(offset), uid);
-  theirs.reset();  // a server that dies is then the end of the connection
+  theirs.reset();  // the connection then ends if the server dies
   orders_ = std::move(ours);
   FuseStatus status;
   SPC_TRY(receive_struct(orders_.get(), status));
@@ -116,7 +116,7 @@ Result<FuseServer> FuseServer::start(const fs::path& image, std::uint64_t offset
   return server;
 }
 
-/// Its first thread takes orders, the others answer requests.
+/// Stops all threads but the first: it takes orders, the others answer requests.
 void FuseServer::hold() {
   for (const auto& thread :
        fs::directory_iterator(fs::path("/proc") / std::to_string(pid_) / "task")) {

@@ -12,15 +12,15 @@
 
 namespace spc {
 
-/// The agent's part for the program `fuse`: starts it as a user for one image and mounts what it
-/// serves on a directory of its own. When this ends, the mount ends and the server must follow. One
-/// that joins another has no directory of its own.
+/// The agent's part for the program `fuse`: starts it as a user for one image and mounts its file
+/// system on a new directory. The destructor unmounts, and the server must end. A server that joins
+/// another has no directory of its own.
 class FuseServer {
  public:
-  /// claimed: the server is told so, and its device says otherwise; held: it takes orders, and no
-  /// requests before let_go()
+  /// claimed: the server is told that it is mounted, but its device is not. held: it takes orders,
+  /// but no requests before let_go().
   enum class Mount { yes, no, claimed, held };
-  /// What the server said against the image is the Error.
+  /// Returns the server's error about the image as an Error.
   static Result<FuseServer> start(const std::filesystem::path& image, std::uint64_t offset = 0,
                                   unsigned uid = 4242, Mount how = Mount::yes);
   FuseServer(FuseServer&& other) noexcept
@@ -32,15 +32,16 @@ class FuseServer {
 
   [[nodiscard]] const std::filesystem::path& root() const { return root_; }
   [[nodiscard]] pid_t pid() const { return pid_; }
-  /// A second server of this one's mount, as another step's agent starts it.
+  /// Starts a second server of this mount, as another step's agent does.
   [[nodiscard]] Result<FuseServer> join(unsigned uid = 4242) const;
-  /// By the thread that has started it.
+  /// Must be called by the thread that started the server.
   void let_go();
-  /// Tells it to finish; as end().
+  /// Tells the server to finish. Returns as end().
   std::optional<int> finish();
-  /// Detaches the file system; all its servers end then.
+  /// Detaches the file system. All its servers end then.
   void unmount() const;
-  /// Unmounts; nothing if it is not gone within two seconds, else how it ended as waitpid() says.
+  /// Unmounts. Returns the server's status as from waitpid(), empty if it has not ended within two
+  /// seconds.
   std::optional<int> end();
 
  private:
@@ -49,17 +50,17 @@ class FuseServer {
   void hold();
   std::optional<int> await_end();
   std::filesystem::path root_;
-  UniqueFd device_;  ///< until it is mounted
+  UniqueFd device_;  ///< open until it is mounted
   UniqueFd orders_;
   pid_t pid_ = -1;
-  std::vector<pid_t> held_;  ///< threads that we trace, and have stopped
+  std::vector<pid_t> held_;  ///< stopped threads that this process traces
 };
 
-/// A squashfs of a directory, made by mksquashfs.
+/// Makes a squashfs of a directory with mksquashfs.
 void make_squashfs(const std::filesystem::path& tree, const std::filesystem::path& image,
                    const std::string& options = "-comp zstd");
 
-/// A directory for one test, gone when this ends.
+/// A directory for one test, removed by the destructor.
 struct ImageScene {
   std::filesystem::path at;
   std::filesystem::path tree;

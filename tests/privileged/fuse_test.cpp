@@ -20,14 +20,14 @@
 #include "files.hpp"
 #include "fuse_server.hpp"
 #include "scene.hpp"
-#include "unit/test.hpp"
+#include "unit/catch2_compat.hpp"
 
 using namespace spc;
 namespace fs = std::filesystem;
 
 namespace {
 
-/// Text that compresses to about half.
+/// Returns text that compresses to about half its size.
 std::string text_of(std::size_t size, unsigned seed) {
   std::mt19937 random(seed);
   std::string text(size, '\0');
@@ -35,7 +35,7 @@ std::string text_of(std::size_t size, unsigned seed) {
   return text;
 }
 
-/// Everything of a tree that a mount of it must show.
+/// Describes everything in a tree that its mount must show.
 std::map<std::string, std::string> described(const fs::path& root) {
   std::map<std::string, std::string> all;
   for (const auto& entry : fs::recursive_directory_iterator(root)) {
@@ -61,7 +61,7 @@ std::string first_difference(const std::map<std::string, std::string>& seen,
   return seen.size() == expected.size() ? "" : "there is more than there should be";
 }
 
-/// One of everything, and the sizes at which something begins anew.
+/// Creates a file of each type, and files at the block-size boundaries.
 void fill(const fs::path& tree) {
   for (const std::size_t size : {0, 1, 4095, 4096, 4097, 131071, 131072, 131073, 300000, 1048576}) {
     write(tree / "sizes" / std::to_string(size), text_of(size, static_cast<unsigned>(size)));
@@ -84,7 +84,8 @@ void fill(const fs::path& tree) {
 
 }  // namespace
 
-TEST_CASE("fuse shows what is in an image, whatever it is compressed with") {
+// outcome 133 refused: compressors that are missing
+TEST_CASE("fuse_image_content_is_shown_with_every_compressor") {
   const ImageScene scene;
   fill(scene.tree);
   const auto expected = described(scene.tree);
@@ -99,7 +100,7 @@ TEST_CASE("fuse shows what is in an image, whatever it is compressed with") {
   }
 }
 
-TEST_CASE("fuse gives everything to its own user and lends nobody's identity") {
+TEST_CASE("fuse_files_belong_to_the_user") {
   const ImageScene scene;
   write(scene.tree / "setuid", "x");
   REQUIRE(::chown((scene.tree / "setuid").c_str(), 12, 34) == 0);
@@ -116,10 +117,10 @@ TEST_CASE("fuse gives everything to its own user and lends nobody's identity") {
   CHECK((status.st_mode & 07777U) == 01777);
 }
 
-TEST_CASE("fuse serves with as many threads as its user may have, and says so if that is none") {
+TEST_CASE("fuse_server_uses_as_many_threads_as_allowed") {
   constexpr unsigned kNobodyElse = 4243;
   ::signal(SIGALRM, [](int) { ::_exit(1); });
-  ::alarm(30);  // one that waits for a thread that is not there would do so for ever
+  ::alarm(30);  // ends a wait for a thread that does not exist
   const ImageScene scene;
   write(scene.tree / "file", text_of(300'000, 1));
   make_squashfs(scene.tree, scene.image);
@@ -142,7 +143,7 @@ TEST_CASE("fuse serves with as many threads as its user may have, and says so if
         "serve a file system: start a thread: resource temporarily unavailable");
 }
 
-TEST_CASE("fuse shows whiteouts and no other device") {
+TEST_CASE("fuse_whiteouts_are_the_only_devices") {
   const ImageScene scene;
   REQUIRE(::mknod((scene.tree / "whiteout").c_str(), S_IFCHR, 0) == 0);
   REQUIRE(::mknod((scene.tree / "null").c_str(), S_IFCHR | 0666, makedev(1, 3)) == 0);
@@ -157,14 +158,14 @@ TEST_CASE("fuse shows whiteouts and no other device") {
   CHECK(std::distance(fs::directory_iterator(server.root()), fs::directory_iterator()) == 1);
 }
 
-TEST_CASE("fuse shows attributes of users and overlayfs's opaque mark, no others") {
+TEST_CASE("fuse_user_attributes_and_opaque_marks_are_shown") {
   const ImageScene scene;
   write(scene.tree / "file", "x");
   fs::create_directory(scene.tree / "opaque");
   const auto set = [&](const char* file, const char* name, const std::string& value) {
     REQUIRE(::setxattr((scene.tree / file).c_str(), name, value.data(), value.size(), 0) == 0);
   };
-  // tmpfs has no user attributes on every kernel; trusted ones it has.
+  // tmpfs supports trusted attributes on every kernel, user attributes only on some.
   set("file", "trusted.other", "secret");
   set("opaque", "trusted.overlay.opaque", "y");
   set("opaque", "trusted.overlay.redirect", "/etc");
@@ -186,7 +187,7 @@ TEST_CASE("fuse shows attributes of users and overlayfs's opaque mark, no others
         std::string("trusted.overlay.opaque") + '\0');
 }
 
-TEST_CASE("fuse serves a squashfs that lies somewhere in a file") {
+TEST_CASE("fuse_squashfs_at_offset_is_served") {
   const ImageScene scene;
   write(scene.tree / "file", "found");
   make_squashfs(scene.tree, scene.at / "part");
@@ -195,9 +196,10 @@ TEST_CASE("fuse serves a squashfs that lies somewhere in a file") {
   CHECK(contents(server.root() / "file") == "found");
 }
 
-TEST_CASE("fuse reads files beyond 4 GiB at the right place") {
+// outcome 139 accepted: 2 TiB sparse image; unreachable mount
+TEST_CASE("fuse_files_beyond_4_gib_are_read_correctly") {
   const ImageScene scene;
-  const fs::path tree = "/run/sparse";  // a tmpfs, which reads holes in a tenth of the time
+  const fs::path tree = "/run/sparse";  // a tmpfs reads holes ten times faster
   fs::create_directory(tree);
   const fs::path big = tree / "big";
   const int file = ::open(big.c_str(), O_WRONLY | O_CREAT, 0644);
@@ -225,7 +227,7 @@ TEST_CASE("fuse reads files beyond 4 GiB at the right place") {
   CHECK(fs::file_size(server.root() / "big") == static_cast<std::uintmax_t>(5 * giga));
 }
 
-TEST_CASE("many readers of fuse at once get the right bytes") {
+TEST_CASE("fuse_parallel_readers_get_correct_bytes") {
   const ImageScene scene;
   std::map<std::string, std::size_t> hashes;
   for (unsigned i = 0; i < 48; ++i) {
@@ -250,7 +252,7 @@ TEST_CASE("many readers of fuse at once get the right bytes") {
   CHECK(right == 32 * 48);
 }
 
-TEST_CASE("the process that serves a user's file is shut in") {
+TEST_CASE("fuse_server_is_confined") {
   const ImageScene scene;
   write(scene.tree / "file", "x");
   make_squashfs(scene.tree, scene.image);
@@ -268,7 +270,7 @@ TEST_CASE("the process that serves a user's file is shut in") {
   for (const char* extra : {"6", "7", "8", "100", "101"}) {
     CHECK(std::count(descriptors.begin(), descriptors.end(), extra) == 0);
   }
-  // Threads are in the sandbox too.
+  // Threads are in the sandbox as well.
   for (const auto& entry : fs::directory_iterator(own + "/task")) {
     CHECK(contents(entry.path() / "status").find("Seccomp:\t2") != std::string::npos);
   }
@@ -278,7 +280,8 @@ TEST_CASE("the process that serves a user's file is shut in") {
   CHECK(server.end() == 0);
 }
 
-TEST_CASE("killing the server gives errors to its readers and hangs nobody") {
+// outcome 156 accepted: SIGKILL of import, converter, agent at every step
+TEST_CASE("fuse_server_killed_gives_errors_without_hanging") {
   const ImageScene scene;
   write(scene.tree / "file", "x");
   make_squashfs(scene.tree, scene.image);
@@ -291,7 +294,7 @@ TEST_CASE("killing the server gives errors to its readers and hangs nobody") {
   CHECK(server.end() == SIGKILL);
 }
 
-TEST_CASE("fuse ends by itself when its device fails") {
+TEST_CASE("fuse_server_ends_when_device_fails") {
   const ImageScene scene;
   write(scene.tree / "file", "x");
   make_squashfs(scene.tree, scene.image);
@@ -299,10 +302,10 @@ TEST_CASE("fuse ends by itself when its device fails") {
   const auto status = server.end();
   REQUIRE(status);
   CHECK(WIFEXITED(
-      *status));  // libfuse tells the error, which the sandbox must not take for an attack
+      *status));  // libfuse reports the error, which the sandbox must not treat as an attack
 }
 
-TEST_CASE("fuse ends when nobody mounts it") {
+TEST_CASE("fuse_server_ends_without_a_mount") {
   const ImageScene scene;
   write(scene.tree / "file", "x");
   make_squashfs(scene.tree, scene.image);

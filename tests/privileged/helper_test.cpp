@@ -1,4 +1,5 @@
 #include <fcntl.h>
+#include <grp.h>
 #include <signal.h>
 #include <sys/capability.h>
 #include <sys/prctl.h>
@@ -8,11 +9,11 @@
 
 #include <filesystem>
 
-#include "agent/node/privilege.hpp"
+#include "agent/privilege.hpp"
 #include "base/socket.hpp"
 #include "files.hpp"
 #include "scene.hpp"
-#include "unit/test.hpp"
+#include "unit/catch2_compat.hpp"
 
 using namespace spc;
 using namespace spc::agent;
@@ -20,8 +21,8 @@ namespace fs = std::filesystem;
 
 namespace {
 
-/// Waits until the process sleeps: it has executed its program by then, and its loader has closed
-/// the libraries.
+/// Waits until the process sleeps. It has then executed its program and the loader has closed the
+/// libraries.
 void await_sleep(pid_t pid) {
   const auto sleeps = [&] {
     return proc_file(pid, "comm") == "sleep\n" &&
@@ -37,9 +38,7 @@ void end(pid_t pid) {
 
 }  // namespace
 
-TEST_CASE(
-    "a helper has its user, no groups, no capability, no environment and only the descriptors it "
-    "was given") {
+TEST_CASE("helper_has_only_given_descriptors_and_no_privileges") {
   auto [ours, theirs] = std::move(socket_pair()).value();
   const UniqueFd unrelated(::open("/dev/zero", O_RDONLY));  // not close-on-exec
   const pid_t pid = start_helper("sleep", "1000", 12345, 12346,
@@ -62,7 +61,7 @@ TEST_CASE(
   end(pid);
 }
 
-TEST_CASE("a helper dies with the process that started it") {
+TEST_CASE("helper_dies_with_its_parent") {
   int out[2];
   REQUIRE(::pipe2(out, O_CLOEXEC) == 0);
   const pid_t parent = ::fork();
@@ -87,16 +86,18 @@ TEST_CASE("a helper dies with the process that started it") {
   CHECK(gone);
 }
 
-TEST_CASE("there is no helper without a service user") {
+TEST_CASE("helper_without_service_user_is_refused") {
   const auto started = start_helper("sleep", "1", 0, 0, {});
   REQUIRE_FALSE(started);
-  CHECK(started.error().message() == "no service user for images");
+  CHECK(started.error().what() == "no service user for images");
+  CHECK(started.error().advice() == "create the system user spank-container and restart slurmd");
 }
 
-TEST_CASE("the agent keeps the capabilities that it needs and can get no other") {
+TEST_CASE("agent_keeps_needed_capabilities_and_groups_only") {
   const pid_t child = ::fork();
   if (child == 0) {
-    if (!keep_needed_privileges()) ::_exit(10);
+    const gid_t job[] = {4711, 4712};
+    if (::setgroups(2, job) != 0 || !keep_needed_privileges()) ::_exit(10);
     cap_t set = ::cap_get_proc();
     const std::string text = ::cap_to_text(set, nullptr);
     const std::string wanted =
@@ -106,7 +107,8 @@ TEST_CASE("the agent keeps the capabilities that it needs and can get no other")
     if (text != wanted) ::_exit(11);
     if (::cap_get_bound(CAP_NET_ADMIN) != 0 || ::cap_get_bound(CAP_SYS_MODULE) != 0) ::_exit(12);
     if (::prctl(PR_GET_NO_NEW_PRIVS, 0, 0, 0, 0) != 1) ::_exit(13);
-    if (::getgroups(0, nullptr) != 0) ::_exit(14);
+    gid_t groups[2] = {};  // for the builder's overlay
+    if (::getgroups(2, groups) != 2 || groups[0] != job[0] || groups[1] != job[1]) ::_exit(14);
     ::_exit(0);
   }
   int status = 0;

@@ -15,14 +15,13 @@
 #include <string>
 #include <vector>
 
-#include "agent/builder/loop_device.hpp"
-#include "agent/builder/mount.hpp"
-#include "agent/node/privilege.hpp"
+#include "agent/builder.hpp"
+#include "agent/privilege.hpp"
 #include "files.hpp"
 #include "loop_devices.hpp"
+#include "unit/catch2_compat.hpp"
 #include "unit/image/samples/layer_image.hpp"
 #include "unit/image/samples/layer_tar.hpp"
-#include "unit/test.hpp"
 
 using namespace spc;
 using namespace spc::agent;
@@ -40,7 +39,7 @@ Result<DetachedMount> new_layer(int file, int id_map, std::uint32_t& shared) {
   return agent::new_layer({UniqueFd(::dup(file)), {}}, {.id_map = id_map}, shared);
 }
 
-/// A squashfs file with one file of root in it.
+/// Creates a squashfs file that contains one file of root.
 UniqueFd squashfs_file(const std::string& name) {
   const fs::path tree = kWork / (name + ".tree");
   fs::create_directories(tree);
@@ -65,8 +64,8 @@ bool is_ours(int number) {
   return std::find(ours.begin(), ours.end(), number) != ours.end();
 }
 
-/// Autoclear happens when the last user has closed the device, a moment later for a mount that is
-/// gone.
+/// Waits for autoclear. It happens when the last user closes the device, a moment later after an
+/// unmount.
 bool becomes_free(int number) {
   for (int attempt = 0; attempt < 100; ++attempt) {
     if (!is_ours(number)) return true;
@@ -77,7 +76,7 @@ bool becomes_free(int number) {
 
 }  // namespace
 
-TEST_CASE("two users of a layer share its loop device, and the last one frees it") {
+TEST_CASE("loop_device_is_shared_and_freed_by_last_user") {
   fresh_work();
   const auto file = squashfs_file("a");
   int number = -1;
@@ -92,7 +91,7 @@ TEST_CASE("two users of a layer share its loop device, and the last one frees it
   CHECK(becomes_free(number));
 }
 
-TEST_CASE("a hint that names another file's device is not believed") {
+TEST_CASE("loop_hint_for_another_file_is_ignored") {
   fresh_work();
   const auto a = squashfs_file("a");
   const auto b = squashfs_file("b");
@@ -103,7 +102,7 @@ TEST_CASE("a hint that names another file's device is not believed") {
   CHECK(device_of_b.number != device_of_a.number);
 }
 
-TEST_CASE("a hint of rubbish costs the sharing and nothing else") {
+TEST_CASE("loop_hint_of_garbage_costs_only_sharing") {
   fresh_work();
   const auto file = squashfs_file("a");
   for (const std::string rubbish :
@@ -115,11 +114,11 @@ TEST_CASE("a hint of rubbish costs the sharing and nothing else") {
   }
 }
 
-TEST_CASE("layer keeps few hints however many owners have copies") {
+TEST_CASE("loop_hints_stay_few_with_many_owners") {
   fresh_work();
   const std::string disk = (kWork / "disk").string(), store = (kWork / "mnt").string();
   fs::create_directories(store);
-  // The smallest that mkfs.xfs makes, with holes.
+  // Make the smallest image that mkfs.xfs accepts, with holes.
   REQUIRE(std::system(("truncate -s 300M " + disk + " && mkfs.xfs -q " + disk +
                        " && mount -o loop " + disk + " " + store)
                           .c_str()) == 0);
@@ -156,7 +155,7 @@ TEST_CASE("layer keeps few hints however many owners have copies") {
   CHECK(std::system(("umount " + store).c_str()) == 0);
 }
 
-TEST_CASE("steps that start together share one loop device") {
+TEST_CASE("loop_device_is_shared_by_concurrent_steps") {
   fresh_work();
   const auto file = squashfs_file("a");
   constexpr int kSteps = 8;
@@ -186,9 +185,7 @@ TEST_CASE("steps that start together share one loop device") {
   CHECK(becomes_free(numbers.front()));
 }
 
-TEST_CASE(
-    "a layer's files belong to the user it is mapped to, and its mount is read-only, nosuid, "
-    "nodev") {
+TEST_CASE("layer_mount_maps_owner_read_only_nosuid_nodev") {
   fresh_work();
   const auto file = squashfs_file("a");
   const auto id_map = std::move(describe_id_map(2001, 2100)).value();
@@ -212,7 +209,7 @@ TEST_CASE(
   CHECK(::umount2((kWork / "here").c_str(), MNT_DETACH) == 0);
 }
 
-TEST_CASE("an erofs layer's files belong to the user it is mapped to") {
+TEST_CASE("erofs_layer_mount_maps_owner") {
   fresh_work();
   test::Tar tar;
   tar.file("small", "small").file("large", std::string(300'000, 'l')).directory("d/", 0750);
@@ -235,13 +232,12 @@ TEST_CASE("an erofs layer's files belong to the user it is mapped to") {
   CHECK(text == std::string(300'000, 'l'));
 }
 
-TEST_CASE(
-    "a squashfs with the first bytes of an erofs among its data is mounted as what the verifier "
-    "has read") {
+TEST_CASE("squashfs_containing_erofs_magic_is_mounted_as_squashfs") {
   fresh_work();
   fs::create_directories(kWork / "tree");
   std::ofstream data(kWork / "tree" / "data");
-  for (int i = 0; i < 2000; ++i) data.write("\xe2\xe1\xf5\xe0", 4);  // so also at 1024
+  // The magic number, therefore also at 1024.
+  for (int i = 0; i < 2000; ++i) data.write("\xe2\xe1\xf5\xe0", 4);
   data.close();
   const std::string image = (kWork / "image").string();
   const std::string command = "mksquashfs " + (kWork / "tree").string() + " " + image +
@@ -258,7 +254,7 @@ TEST_CASE(
   CHECK(status.f_type == SQUASHFS_MAGIC);
 }
 
-TEST_CASE("what the kernel does not take for a squashfs is told apart from every other failure") {
+TEST_CASE("mount_of_other_format_has_its_own_error") {
   fresh_work();
   std::ofstream(kWork / "noise") << std::string(8192, 'x');
   const UniqueFd file(::open((kWork / "noise").c_str(), O_RDONLY | O_CLOEXEC));
@@ -268,11 +264,10 @@ TEST_CASE("what the kernel does not take for a squashfs is told apart from every
   CHECK(mount.error().sys_errno() == EOPNOTSUPP);
 }
 
-TEST_CASE(
-    "a kernel that cannot map the owners of a squashfs is told apart from every other failure") {
+TEST_CASE("mount_without_id_mapping_has_its_own_error") {
   fresh_work();
   const auto file = squashfs_file("a");
-  // What is no user namespace is answered as Linux before 6.2 answers everything: EINVAL.
+  // A descriptor that is not a user namespace gives EINVAL, as any does before Linux 6.2.
   const UniqueFd no_map(::open("/proc/self/ns/mnt", O_RDONLY | O_CLOEXEC));
   std::uint32_t shared = 0;
   const auto mount = new_layer(file.get(), no_map.get(), shared);
@@ -280,8 +275,7 @@ TEST_CASE(
   CHECK(mount.error().sys_errno() == EOPNOTSUPP);
 }
 
-TEST_CASE(
-    "a layer whose loop device another step set up stays locked until the last step has ended") {
+TEST_CASE("layer_stays_locked_until_last_step_ends") {
   fresh_work();
   const std::string path = (kWork / "a").string();
   auto first_file = squashfs_file("a");

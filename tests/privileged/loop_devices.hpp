@@ -4,8 +4,8 @@
 
 namespace spc {
 
-/// The numbers of the loop devices behind which there is a file of /var/lib, which every test
-/// program has for itself.
+/// Returns the numbers of the loop devices whose file is in /var/lib, which is private to each test
+/// program.
 std::vector<int> our_loop_devices();
 
 }  // namespace spc

@@ -1,8 +1,5 @@
-// Runs in a mount namespace of its own with fresh /var/lib and /run, so that nothing of the machine
-// is touched.
-
-#define DOCTEST_CONFIG_IMPLEMENT
-#include <doctest/doctest.h>
+// Runs in a new mount namespace with empty /var/lib and /run, so that the machine's files stay
+// unchanged.
 
 #include <sched.h>
 #include <sys/mount.h>
@@ -15,11 +12,12 @@
 #include "loop_devices.hpp"
 #include "programs.hpp"
 #include "scene.hpp"
+#include "unit/catch2_compat.hpp"
 
 namespace {
 
-int run_tests(int argc, char** argv) {
-  const int failures = doctest::Context(argc, argv).run();
+int run_and_look_for_loop_devices(int argc, char** argv) {
+  const int failures = spc::run_tests(argc, argv);
   if (spc::becomes_true([] { return spc::our_loop_devices().empty(); })) return failures;
   std::fputs("privileged_test: a loop device is left\n", stderr);
   return 1;
@@ -34,7 +32,7 @@ int main(int argc, char** argv) {
     return 1;
   }
   const std::string agent = std::string(spc::kPlaceOfPrograms) + "/agent";
-  if (spc::own_program("agent") == agent) return run_tests(argc, argv);
+  if (spc::own_program("agent") == agent) return run_and_look_for_loop_devices(argc, argv);
   if (::unshare(CLONE_NEWNS) != 0 ||
       ::mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0 ||
       ::mount("store", "/var/lib", "tmpfs", 0, "mode=755") != 0 ||

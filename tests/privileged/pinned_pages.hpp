@@ -4,18 +4,18 @@
 
 namespace spc {
 
-/// The request that makes the played `import` attack with pin_pages().
+/// The request on which the played `import` attacks with pin_pages().
 inline constexpr char kPinPages[] = "pin pages";
-/// The one that makes it hang_in_read().
+/// The request on which it calls hang_in_read().
 inline constexpr char kHang[] = "hang";
-/// A directory that holds the file "pages", whose server answers a read when the test wants it to.
+/// A directory with the file "pages", whose server answers a read when the test allows it.
 inline constexpr char kSlowFiles[] = "slow-files";
 
-/// As a taken-over `import`: has the kernel pin pages of a layer's file for a read that has not
-/// ended when the layer is verified and published. Speaks the protocol of this tree and the one in
-/// which `import` was handed the file. Returns what came of it.
+/// Acts as a compromised `import`: makes the kernel pin pages of a layer's file for a read that
+/// outlasts the layer's verification and publication. Uses this tree's protocol and the one in
+/// which `import` received the file. Returns a description of the result.
 std::string pin_pages();
-/// Leaves a thread in a read that a signal does not end, SIGKILL included.
+/// Leaves a thread in a read that no signal ends, not even SIGKILL.
 std::string hang_in_read();
 
 }  // namespace spc

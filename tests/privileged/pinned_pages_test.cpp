@@ -16,14 +16,14 @@
 #include <thread>
 #include <vector>
 
-#include "agent/node/setup.hpp"
+#include "agent/node_setup.hpp"
 #include "base/file.hpp"
 #include "base/process/own_program.hpp"
 #include "base/socket.hpp"
 #include "files.hpp"
 #include "protocol/import.hpp"
 #include "scene.hpp"
-#include "unit/test.hpp"
+#include "unit/catch2_compat.hpp"
 
 using namespace spc;
 using namespace spc::agent;
@@ -33,10 +33,10 @@ namespace {
 
 constexpr std::size_t kPage = 4096;
 constexpr std::uint32_t kObject = 3, kPublish = 4,
-                        kWritten = 13;  // object was the request for a file to write
+                        kWritten = 13;  // requests a file to write
 
-/// Serves one file, "pages", without the page cache. Reads are answered after answer(), or after
-/// five seconds, with "e".
+/// A file system with one file, "pages", without the page cache. Reads are answered with "e" after
+/// answer() or after five seconds.
 class SlowFiles {
  public:
   explicit SlowFiles(const fs::path& directory)
@@ -130,7 +130,7 @@ class SlowFiles {
   std::thread server_;
 };
 
-/// The first page of the file, shared and writable, by whatever way there is.
+/// Maps the first page of the file, shared and writable, by any available method.
 void* map_for_writing(int file) {
   const UniqueFd again(
       ::open(("/proc/self/fd/" + std::to_string(file)).c_str(), O_RDWR | O_CLOEXEC));
@@ -221,7 +221,7 @@ std::string spc::pin_pages() {
   return said;
 }
 
-TEST_CASE("layer_keeps_its_verified_bytes_when_pages_are_pinned") {
+TEST_CASE("layer_with_pinned_pages_keeps_verified_bytes") {
   fs::remove_all(SPC_STORE_DIR);
   fs::remove_all(SPC_RUN_DIR);
   REQUIRE(set_up_node(12345, 12345));

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <csignal>
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
@@ -14,8 +15,8 @@
 #include <vector>
 
 #include "base/file.hpp"
+#include "base/process/child.hpp"
 #include "base/process/own_program.hpp"
-#include "base/process/pipe.hpp"
 #include "base/socket.hpp"
 #include "pinned_pages.hpp"
 #include "protocol/import.hpp"
@@ -26,7 +27,7 @@ namespace fs = std::filesystem;
 namespace spc {
 namespace {
 
-/// A layer that the played layer-writer has written, and the socket to its publisher.
+/// A layer written by the played layer-writer, with the socket to its publisher.
 struct NewLayer {
   UniqueFd socket, file;
 };
@@ -72,10 +73,25 @@ std::string in_words(const ImportMessage& answer) {
 
 int end_with(const std::string& text) {
   ImportMessage end{.kind = ImportMessageKind::failed, .digest = {}};
-  end.error = WireError(Error::with(ErrorKind::no_space, EDQUOT, text, "of import"));
+  end.error = WireError(Error(ErrorKind::no_space, text, EDQUOT, "of import"));
   (void)send_struct(kImportSocket, end);
   ::pause();
   return 0;
+}
+
+/// Publishes a record of one byte and returns the answer.
+std::string publish_record(char content) {
+  ImportMessage message{.kind = ImportMessageKind::object, .digest = {}};
+  std::vector<UniqueFd> descriptors;
+  if (!send_struct(kImportSocket, message) || !receive(kImportSocket, message, descriptors, 1))
+    return "no publisher";
+  message = {.kind = ImportMessageKind::record, .digest = {}, .total = 1};
+  message.digest.bytes.fill(static_cast<unsigned char>(content));
+  ImportBytes piece{};
+  piece.bytes[0] = content;
+  const int publisher = descriptors.at(0).get();
+  const bool asked = send_struct(publisher, message) && send_struct(publisher, piece);
+  return asked && receive_struct(publisher, message) ? in_words(message) : "no answer";
 }
 
 int play_import() {
@@ -86,6 +102,10 @@ int play_import() {
   std::vector<std::string> answers;
   std::vector<NewLayer> layers;
   for (const char wish : wishes) {
+    if (wish == 'G' || wish == 'B') {
+      answers.push_back(publish_record(wish));
+      continue;
+    }
     if (wish != 'E') {
       auto layer = new_layer(std::string(1, wish));
       if (!layer) return 1;
@@ -114,16 +134,20 @@ int play_writer() {
   return copied && write_all(kLayerReport, "report") ? 0 : 1;
 }
 
-int play_verifier() {
+int play_verifier(std::string_view manifest) {
   char content = 0;
   if (::pread(3, &content, 1, 0) != 1) return 2;
-  // Each waits until the other has opened the FIFO, in vain where they run one after the other.
+  Digest name;
+  name.bytes.fill(static_cast<unsigned char>(content));
+  const bool is_record = content == 'G' || content == 'B';
+  if (manifest != (is_record ? name.str() : "")) return 2;
+  // Each waits until the other has opened the FIFO, which never happens if they run in sequence.
   ::alarm(10);
   const std::string both = own_program("both-verifiers");
   if (content == 'b') ::close(::open(both.c_str(), O_RDONLY));
   if (content == 'c') ::close(::open(both.c_str(), O_WRONLY));
   if (content == 'c') ::abort();
-  return content == 'g' ? 0 : 1;
+  return content == 'g' || content == 'G' ? 0 : 1;
 }
 
 }  // namespace
@@ -137,14 +161,14 @@ void install_programs() {
   fs::create_directories(directory);
   const fs::path both = directory / "both-verifiers";
   ::mkfifo(both.c_str(), 0600);
-  ::chmod(both.c_str(), 0666);  // whatever the umask
+  ::chmod(both.c_str(), 0666);  // independent of the umask
   const fs::path itself = fs::read_symlink("/proc/self/exe");
   const std::pair<const char*, fs::path> programs[] = {
       {"fuse", SPC_FUSE_PROGRAM}, {"import", itself}, {"layer-writer", itself},
       {"layer-verifier", itself}, {"agent", itself},  {"sleep", "/bin/sleep"}};
   for (const auto& [name, program] : programs) {
-    // Mounts, not links: the users that execute them may not be able to enter the directory of the
-    // build.
+    // Use mounts, not links: the users that execute them may not be able to enter the build
+    // directory.
     std::ofstream(directory / name).close();
     if (::mount(program.c_str(), (directory / name).c_str(), nullptr, MS_BIND, nullptr) != 0) {
       std::perror(("privileged_test: mount " + program.string()).c_str());
@@ -156,9 +180,10 @@ void install_programs() {
 std::optional<int> play(std::string_view program, std::string_view word) {
   char byte = 0;
   if (program == own_program("agent") && word == "step") return ::recv(3, &byte, 1, 0) == 0 ? 0 : 1;
+  if (program == own_program("import") && word == "policy") return ::raise(SIGSTOP);
   if (program == own_program("import")) return play_import();
   if (program == own_program("layer-writer")) return play_writer();
-  if (program == own_program("layer-verifier")) return play_verifier();
+  if (program == own_program("layer-verifier")) return play_verifier(word);
   return std::nullopt;
 }
 

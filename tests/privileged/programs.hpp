@@ -5,20 +5,23 @@
 
 namespace spc {
 
-/// Where the agent looks for its programs: beside itself. So the tests, which are the agent here,
-/// run from there.
+/// Directory in which the agent looks for its programs: its own. The tests act as the agent and
+/// therefore run from there.
 inline constexpr char kPlaceOfPrograms[] = "/usr/libexec/spank-container";
 
-/// Puts there the real `fuse`, and this test program under the names of those that a test must be
-/// able to play, and as `agent`. In the mount namespace of the tests.
+/// Installs the real `fuse`, and this test program as `agent` and under the names of the programs
+/// that a test plays. Affects only the tests' mount namespace.
 void install_programs();
 
-/// What this program does when it was started under one of those names; nothing: it was not.
+/// Plays the program under whose name this one was started. Returns an empty optional if it was
+/// started under its own name.
 ///
-/// `import` does what its request says, letter by letter: g, b or c publishes a layer that begins
-/// so, with the digest of that byte; E evicts layer 1; then it waits for all answers and fails with
-/// their list as text. `agent step ...` waits for the end of its socket. `layer-verifier` takes its
-/// time and accepts a layer that begins with g, refuses b, and dies of c.
+/// `import` executes the letters of its request: g, b or c publishes a layer that begins with that
+/// byte, under the byte's digest. G or B publishes a record of that byte. E evicts layer 1. It then
+/// waits for all answers and fails with their list as text. `import policy` stops. `agent step ...`
+/// waits for the end of its socket. `layer-verifier` delays, then accepts a layer that begins with
+/// g, refuses b and dies on c. It accepts the record G and refuses B, and requires the digest for
+/// both.
 std::optional<int> play(std::string_view program, std::string_view word);
 
 }  // namespace spc

@@ -7,13 +7,13 @@
 #include <fstream>
 #include <string>
 
-#include "agent/node/setup.hpp"
+#include "agent/node_setup.hpp"
 #include "base/file.hpp"
 #include "base/process/own_program.hpp"
 #include "files.hpp"
 #include "fuse_server.hpp"
 #include "scene.hpp"
-#include "unit/test.hpp"
+#include "unit/catch2_compat.hpp"
 
 using namespace spc;
 using namespace spc::agent;
@@ -21,7 +21,7 @@ namespace fs = std::filesystem;
 
 namespace {
 
-/// A process of this name; 0: there is none.
+/// Returns a process of this name, 0 if there is none.
 pid_t process_of(const std::string& program) {
   for (const auto& entry : fs::directory_iterator("/proc")) {
     std::string name;
@@ -31,7 +31,7 @@ pid_t process_of(const std::string& program) {
   return 0;
 }
 
-/// The parent of such a process.
+/// Returns the parent of such a process.
 pid_t parent_of(const std::string& program) {
   for (const auto& entry : fs::directory_iterator("/proc")) {
     std::string name, field;
@@ -43,7 +43,7 @@ pid_t parent_of(const std::string& program) {
   return 0;
 }
 
-/// A child that kills the first publisher that it sees.
+/// Starts a child that kills the first publisher that it finds.
 pid_t start_killer() {
   const pid_t killer = ::fork();
   REQUIRE(killer >= 0);
@@ -55,11 +55,11 @@ pid_t start_killer() {
 
 }  // namespace
 
-TEST_CASE("a publisher that is killed fails the pull, and import does not wait for its word") {
+TEST_CASE("publisher_killed_fails_the_pull") {
   fs::remove_all(SPC_STORE_DIR);
   fs::remove_all(SPC_RUN_DIR);
   REQUIRE(set_up_node(12345, 12345));
-  // Its verifier waits for that of another layer, which does not come.
+  // Its verifier waits for that of another layer, which never starts.
   const UniqueFd wishes = std::move(sealed_memory_file("request", "b")).value();
   const pid_t killer = start_killer();
   {
@@ -76,7 +76,7 @@ TEST_CASE("a publisher that is killed fails the pull, and import does not wait f
   CHECK(fs::is_empty(SPC_STORE_DIR "/layers/sha256"));
 }
 
-TEST_CASE("a server that fails does not end the pull for another task") {
+TEST_CASE("fuse_server_failure_does_not_end_pull_of_other_task") {
   fs::remove_all(SPC_STORE_DIR);
   fs::remove_all(SPC_RUN_DIR);
   REQUIRE(set_up_node(12345, 12345));
@@ -88,15 +88,15 @@ TEST_CASE("a server that fails does not end the pull for another task") {
   Step step;
   constexpr auto kFirst = TaskMessage::start_private | TaskMessage::start_squashfs;
   REQUIRE(step.start(kFirst, record, image).kind == TaskMessageKind::ready);
-  // Its verifier waits for that of another layer, whose place this process takes when the server is
-  // no more.
+  // Its verifier waits for that of another layer. This process takes that layer's role after the
+  // server has ended.
   step.order(TaskMessage::start_private, std::move(sealed_memory_file("request", "b")).value(),
              record);
   REQUIRE(becomes_true([] { return process_of("layer-verifier") != 0; }));
   const pid_t server = process_of("fuse");
   REQUIRE(server > 0);
   REQUIRE(::kill(server, SIGKILL) == 0);
-  REQUIRE(becomes_true([&] { return ::kill(server, 0) != 0; }));  // the agent has seen it
+  REQUIRE(becomes_true([&] { return ::kill(server, 0) != 0; }));  // the agent has reaped it
   const UniqueFd other(::open(own_program("both-verifiers").c_str(), O_WRONLY | O_CLOEXEC));
   TaskMessage answer;
   REQUIRE(step.hear(answer));

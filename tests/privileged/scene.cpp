@@ -11,12 +11,12 @@
 #include <filesystem>
 #include <fstream>
 
-#include "agent/node/privilege.hpp"
-#include "agent/node/setup.hpp"
+#include "agent/node_setup.hpp"
+#include "agent/privilege.hpp"
 #include "base/file.hpp"
 #include "base/socket.hpp"
 #include "protocol/fuse.hpp"
-#include "unit/test.hpp"
+#include "unit/catch2_compat.hpp"
 
 namespace fs = std::filesystem;
 
@@ -34,7 +34,8 @@ Step::Step(const std::function<void(AgentTools&)>& change) {
   if (agent_ > 0) return;
   common_.reset();
   theirs =
-      UniqueFd(::fcntl(theirs.get(), F_DUPFD_CLOEXEC, 100));  // makes room for the keeper's number
+      // Frees the keeper's descriptor number.
+      UniqueFd(::fcntl(theirs.get(), F_DUPFD_CLOEXEC, 100));
   REQUIRE(::dup2(UniqueFd(::fcntl(agents_end.get(), F_DUPFD_CLOEXEC, 100)).get(), kAgentKeeper) ==
           kAgentKeeper);
   AgentTools tools;
@@ -58,7 +59,7 @@ void Step::kill_agent() {
 std::uint64_t Step::used_bytes_of_kept_tmpfs() const {
   std::uint64_t bytes = 0;
   char message{};
-  // The agent has ended: after the last mount comes the end of the stream.
+  // The agent has ended: the stream ends after the last mount.
   for (auto mount = receive_struct(keeper_.get(), message, 1); mount;
        mount = receive_struct(keeper_.get(), message, 1)) {
     struct statvfs status {};
@@ -73,19 +74,18 @@ void Step::leave() {
   container_.reset();
 }
 
-bool Step::join(uid_t maker, int mount_namespace) {
-  REQUIRE(::seteuid(maker) == 0);
-  auto [ours, theirs] = std::move(socket_pair()).value();
-  REQUIRE(::seteuid(0) == 0);
-  socket_ = std::move(ours);
+bool Step::join(int mount_namespace) {
+  TaskMessage message{.kind = TaskMessageKind::join};
+  REQUIRE(send_struct(common_.get(), message));
+  char byte = 0;
+  auto line = receive_struct(common_.get(), byte, 1);
+  if (!line || line->empty()) return false;
+  socket_ = std::move(line->front());
+  const auto told = receive_struct(socket_.get(), message, kMaxDescriptorsPerMessage);
+  if (!told || message.kind != TaskMessageKind::lead) return false;
   const UniqueFd own(::open("/proc/self/ns/mnt", O_RDONLY | O_CLOEXEC));
-  TaskMessage message;
-  message.kind = TaskMessageKind::join;
-  const int joining[] = {theirs.get(), mount_namespace >= 0 ? mount_namespace : own.get()};
-  REQUIRE(send_struct(common_.get(), message, joining));
-  theirs.reset();
-  return receive_struct(socket_.get(), message, kMaxDescriptorsPerMessage) &&
-         message.kind == TaskMessageKind::lead;
+  const int passed[] = {mount_namespace >= 0 ? mount_namespace : own.get()};
+  return told->size() == 3 && send_struct(told->back().get(), char{}, passed);
 }
 
 bool Step::end() {
@@ -97,7 +97,7 @@ bool Step::end() {
 
 void Step::order(std::uint32_t flags, const UniqueFd& request, const UniqueFd& image,
                  const Digest& manifest, std::uint64_t offset) {
-  REQUIRE(join(kUser));
+  REQUIRE(join());
   const bool is_file = (flags & TaskMessage::start_squashfs) != 0;
   TaskMessage message{.kind = TaskMessageKind::start, .start_flags = flags, .manifest = manifest};
   message.servers = is_file ? 1 : 0;
@@ -173,7 +173,7 @@ int running(const std::string& program) {
 }
 
 bool becomes_true(const std::function<bool()>& condition) {
-  for (int attempt = 0; attempt < 200; ++attempt, ::usleep(10'000)) {
+  for (int attempt = 0; attempt < 1000; ++attempt, ::usleep(10'000)) {
     if (condition()) return true;
   }
   return false;

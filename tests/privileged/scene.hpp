@@ -10,44 +10,43 @@
 
 namespace spc {
 
-/// One step whose agent is real and whose only task is this process.
+/// One step with a real agent. Its only task is this process.
 class Step {
  public:
   static constexpr uid_t kUser = 4343;
 
-  /// Forks the agent; its tools are those of a fresh store unless `change` does something about
-  /// them.
+  /// Forks the agent. Its tools are those of an empty store unless `change` modifies them.
   explicit Step(const std::function<void(agent::AgentTools&)>& change = [](agent::AgentTools&) {});
   Step(const Step&) = delete;
   Step& operator=(const Step&) = delete;
   ~Step();
 
-  /// Joins, orders a container and sets its root up with nothing; the last message of the agent.
-  /// `image`: of a file or directory; `request`: a file with what `import` is told, if it is asked.
+  /// Joins, requests a container and sets its root up without mounts. Returns the agent's last
+  /// message. `image`: a file or directory. `request`: the input of `import`, if it is started.
   TaskMessage start(std::uint32_t flags, const UniqueFd& request, const UniqueFd& image,
                     const Digest& manifest = {}, std::uint64_t offset = 0);
-  /// Joins by a socket that a process of this user has made; false: the agent does not want it.
-  /// `mount_namespace`: -1: this process's.
-  bool join(uid_t maker, int mount_namespace = -1);
-  /// Only the order, and the request if `import` begins; what becomes of it is not waited for.
+  /// Joins and passes a mount namespace to the builder. -1: this process's. Returns whether the
+  /// agent makes this task the leader.
+  bool join(int mount_namespace = -1);
+  /// Sends only the order, and the request if `import` starts. Does not wait for the result.
   void order(std::uint32_t flags, const UniqueFd& request, const UniqueFd& image,
              const Digest& manifest = {}, std::uint64_t offset = 0);
-  /// The agent's next message; false: there is none any more.
+  /// Receives the agent's next message. Returns false at the end of the stream.
   bool hear(TaskMessage& message) const;
-  /// The task's line, and the step's: for who says something else.
+  /// Returns the task's socket to the step, for tests that send other messages.
   [[nodiscard]] int line() const { return socket_.get(); }
   [[nodiscard]] int common() const { return common_.get(); }
-  /// Ends the step as slurmstepd does: the agent ends by itself; false: it has not within two
-  /// seconds.
+  /// Ends the step as slurmstepd does. The agent must end on its own. Returns false if it has not
+  /// within two seconds.
   bool end();
-  /// Whether this holds inside the container, where it is executed as the user.
+  /// Returns whether `check` holds inside the container, where it runs as the user.
   bool inside(const std::function<bool()>& check) const;
   /// Kills the agent as scancel does.
   void kill_agent();
-  /// Receives the tmpfs mounts that an agent, which has ended, has sent to its keeper. Returns the
-  /// bytes used in them.
+  /// Receives the tmpfs mounts that an ended agent sent to its keeper. Returns the bytes used in
+  /// them.
   std::uint64_t used_bytes_of_kept_tmpfs() const;
-  /// Ends the task's own hold on the container.
+  /// Releases the task's own hold on the container.
   void leave();
 
  private:
@@ -58,9 +57,9 @@ class Step {
   UniqueFd container_;
 };
 
-/// Processes that run this program as the user of the steps.
+/// Returns the number of processes that run this program as the user of the steps.
 int running(const std::string& program);
-/// Waits up to two seconds.
+/// Waits up to ten seconds for the condition.
 bool becomes_true(const std::function<bool()>& condition);
 
 }  // namespace spc

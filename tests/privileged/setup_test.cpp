@@ -3,8 +3,8 @@
 
 #include <filesystem>
 
-#include "agent/node/setup.hpp"
-#include "unit/test.hpp"
+#include "agent/node_setup.hpp"
+#include "unit/catch2_compat.hpp"
 
 using namespace spc;
 using namespace spc::agent;
@@ -27,7 +27,7 @@ void start_empty() {
 
 }  // namespace
 
-TEST_CASE("setting a node up gives each directory its owner and mode, and repeats safely") {
+TEST_CASE("node_setup_sets_owners_and_modes_and_is_repeatable") {
   start_empty();
   for (int time = 0; time < 2; ++time) {
     REQUIRE(set_up_node(kService, kService));
@@ -48,7 +48,8 @@ TEST_CASE("setting a node up gives each directory its owner and mode, and repeat
   }
 }
 
-TEST_CASE("a directory that somebody else made first is refused by name") {
+// outcome 141 refused: store of wrong owner or mode, a link, read-only
+TEST_CASE("node_setup_refuses_directory_of_another_owner") {
   start_empty();
   fs::create_directories(SPC_RUN_DIR);
   REQUIRE(::chown(SPC_RUN_DIR, 4711, 4711) == 0);
@@ -58,7 +59,8 @@ TEST_CASE("a directory that somebody else made first is refused by name") {
                                   "\": owned by user 4711 (hint: remove it or chown it to root)");
 }
 
-TEST_CASE("a link in place of the store leads to a directory of root's, and to nobody else's") {
+// outcome 141 refused: store of wrong owner or mode, a link, read-only
+TEST_CASE("node_setup_follows_store_link_only_to_root_directory") {
   start_empty();
   fs::create_directories("/var/lib/elsewhere");
   fs::create_directory_symlink("/var/lib/elsewhere", SPC_STORE_DIR);

@@ -1,16 +1,17 @@
-// slurmstepd's handle of the agent: whom it signals. The agent is this program, which waits
-// (programs.hpp).
+// slurmstepd's handle of the agent: the processes that it signals. The agent is this program, which
+// waits (programs.hpp).
 
 #include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <fstream>
+#include <string_view>
 
 #include "files.hpp"
 #include "scene.hpp"
 #include "task/step_agent.hpp"
-#include "unit/test.hpp"
+#include "unit/catch2_compat.hpp"
 
 using namespace spc;
 
@@ -23,14 +24,17 @@ struct Started {
   Started() : channel(std::move(StepChannel::open()).value()) {
     const StepId step{.uid = Step::kUser, .gid = Step::kUser, .job = 1, .step = 1};
     agent = std::move(StepAgent::start(std::move(channel.parked_agent), step, ::getpid())).value();
-    // It has the same name before it executes.
-    REQUIRE(becomes_true(
-        [&] { return proc_file(agent.group(), "cmdline").find("step") != std::string::npos; }));
+    // Before it executes, the process has this program's name and arguments. It may not yet lead
+    // its group.
+    const std::string_view words("agent\0step\0", 11);
+    REQUIRE(becomes_true([&] {
+      return proc_file(agent.group(), "cmdline").find(words) != std::string::npos;
+    }));
   }
 };
 
-/// A process with this number, in a group and session of its own, that is no child of ours; its
-/// parent, which lives as long.
+/// Starts a process with this PID that is not a child of this one, in its own group and session.
+/// Its parent lives as long as it does.
 pid_t start_stranger(pid_t number) {
   const pid_t parent = ::fork();
   REQUIRE(parent >= 0);
@@ -56,7 +60,7 @@ bool lives(pid_t pid) {
 
 }  // namespace
 
-TEST_CASE("an agent ends with its step") {
+TEST_CASE("agent_ends_with_its_step") {
   Started started;
   const pid_t pid = started.agent.group();
   CHECK(started.agent.stop(started.channel));
@@ -64,13 +68,11 @@ TEST_CASE("an agent ends with its step") {
   CHECK(::kill(pid, 0) != 0);
 }
 
-TEST_CASE(
-    "a group of processes that has got the number of an agent that ended early is not killed with "
-    "the step") {
+TEST_CASE("agent_number_reused_by_other_group_is_not_killed") {
   Started started;
   const pid_t number = started.agent.group();
   REQUIRE(::kill(number, SIGKILL) == 0);
-  REQUIRE(::waitpid(-1, nullptr, 0) == number);  // as slurmstepd does, whatever child ends
+  REQUIRE(::waitpid(-1, nullptr, 0) == number);  // as slurmstepd does for any child
   const pid_t parent = start_stranger(number);
   REQUIRE(becomes_true([&] { return lives(number) && ::getsid(number) == number; }));
   [[maybe_unused]] const auto stopped = started.agent.stop(started.channel);
@@ -80,7 +82,7 @@ TEST_CASE(
   ::waitpid(parent, nullptr, 0);
 }
 
-TEST_CASE("what an agent that ended early has left in its group ends with the step") {
+TEST_CASE("agent_group_left_after_early_end_ends_with_step") {
   Started started;
   const pid_t number = started.agent.group();
   const pid_t left = ::fork();
@@ -95,7 +97,7 @@ TEST_CASE("what an agent that ended early has left in its group ends with the st
   CHECK_FALSE(lives(left));
 }
 
-TEST_CASE("signals that are meant for a step's tasks do not end its agent") {
+TEST_CASE("agent_ignores_signals_for_tasks") {
   Started started;
   const pid_t pid = started.agent.group();
   for (int signal = 1; signal < SIGRTMAX; ++signal)

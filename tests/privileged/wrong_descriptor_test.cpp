@@ -1,5 +1,5 @@
-// A task or leader that passes what it must not: nothing of root's waits for it, and root's files
-// stay as they are.
+// A task or leader that passes invalid descriptors: no process of root waits for it, and root's
+// files stay unchanged.
 
 #include <fcntl.h>
 #include <sched.h>
@@ -18,12 +18,12 @@
 #include <string>
 #include <vector>
 
-#include "agent/node/setup.hpp"
+#include "agent/node_setup.hpp"
 #include "base/socket.hpp"
 #include "fuse_server.hpp"
 #include "protocol/fuse.hpp"
 #include "scene.hpp"
-#include "unit/test.hpp"
+#include "unit/catch2_compat.hpp"
 
 using namespace spc;
 using namespace spc::agent;
@@ -56,7 +56,7 @@ bool victim_is_unchanged() {
          (directory.st_mode & 07777) == 0700;
 }
 
-/// That of a user namespace of the user's own.
+/// Returns the mount namespace of a user namespace created by the user.
 UniqueFd users_mount_namespace() {
   int ends[2];
   REQUIRE(::pipe(ends) == 0);
@@ -78,8 +78,8 @@ UniqueFd users_mount_namespace() {
   return space;
 }
 
-/// Serves an image, and then nothing any more: whoever closes a file of it, or of an overlay above
-/// it, waits.
+/// A server that serves an image and then stops answering. Closing a file of it, or of an overlay
+/// above it, blocks.
 class Silent {
  public:
   explicit Silent(bool below_overlay) {
@@ -115,7 +115,7 @@ class Silent {
   UniqueFd file_;
 };
 
-/// A message and what is passed with it, at one moment of a start.
+/// A message and its descriptors at one moment of a start.
 struct Moment {
   const char* name;
   std::function<void(const Step&)> before;
@@ -167,13 +167,13 @@ std::vector<Moment> moments() {
           {"failed", at_once, {.kind = TaskMessageKind::failed}}};
 }
 
-/// Passes it, alone and with another, and ends the step: the agent goes by itself. `make` returns
-/// what has the descriptor.
+/// Passes the descriptor, alone and with another, and ends the step: the agent must end on its own.
+/// `make` returns the owner of the descriptor.
 void must_hold(const Moment& moment, const std::string& what, const auto& make) {
   for (const std::size_t count : {1, 2}) {
     INFO(std::string(moment.name) << ", " << count << " x " << what);
     Step step;
-    REQUIRE(step.join(Step::kUser));
+    REQUIRE(step.join());
     moment.before(step);
     const auto wrong = make();
     const std::array<int, 2> passed{wrong.get(), wrong.get()};
@@ -187,9 +187,7 @@ void must_hold(const Moment& moment, const std::string& what, const auto& make) 
 
 }  // namespace
 
-TEST_CASE(
-    "whatever a leader passes with a message, root's files stay as they are and the agent ends "
-    "with its step") {
+TEST_CASE("wrong_descriptor_of_leader_harms_neither_files_nor_agent") {
   node_with_victim();
   const std::pair<const char*, std::function<UniqueFd()>> wrong[] = {
       {"root's file as a path", [] { return open_as(kVictim, O_PATH); }},
@@ -212,9 +210,7 @@ TEST_CASE(
     for (const auto& [what, make] : wrong) must_hold(moment, what, make);
 }
 
-TEST_CASE(
-    "nothing of root's waits for the server of a file that a leader passes, be it below an "
-    "overlay") {
+TEST_CASE("image_on_hanging_server_does_not_block_root") {
   node_with_victim();
   for (const bool below_overlay : {false, true}) {
     const char* const what = below_overlay ? "an overlay over FUSE" : "FUSE";
@@ -223,11 +219,11 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("an image file that nothing serves any more holds up its own server alone") {
+TEST_CASE("image_on_hanging_server_blocks_only_its_own_server") {
   node_with_victim();
   for (const bool below_overlay : {false, true}) {
     Step step;
-    REQUIRE(step.join(Step::kUser));
+    REQUIRE(step.join());
     const Silent silent(below_overlay);
     TaskMessage message{.kind = TaskMessageKind::start, .start_flags = TaskMessage::start_squashfs};
     message.servers = 1;
@@ -241,9 +237,7 @@ TEST_CASE("an image file that nothing serves any more holds up its own server al
   }
 }
 
-TEST_CASE(
-    "a mount namespace of a user's is none to build a container from, and neither is anything "
-    "else") {
+TEST_CASE("build_namespace_of_a_user_is_refused") {
   node_with_victim();
   const std::pair<const char*, std::function<UniqueFd()>> wrong[] = {
       {"a user's", [] { return users_mount_namespace(); }},
@@ -254,7 +248,7 @@ TEST_CASE(
   for (const auto& [what, make] : wrong) {
     INFO(std::string(what));
     Step step;
-    REQUIRE(step.join(Step::kUser, make().get()));
+    REQUIRE(step.join(make().get()));
     begin_directory(step);
     TaskMessage answer;
     REQUIRE(step.hear(answer));
@@ -266,16 +260,43 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("a join with other descriptors than a socket and a namespace is none") {
+TEST_CASE("join_descriptor_is_never_received_by_the_agent") {
   node_with_victim();
-  for (const std::size_t count : {0, 1, 2, 3}) {
-    Step step;
-    const auto path = open_as(kVictim, O_PATH);
-    const std::array<int, 3> passed{path.get(), path.get(), path.get()};
-    const TaskMessage message{.kind = TaskMessageKind::join};
-    REQUIRE(send_struct(step.common(), message, std::span(passed).first(count)));
-    CHECK(step.join(Step::kUser));
-    CHECK(step.end());
-    CHECK(victim_is_unchanged());
+  for (const bool below_overlay : {false, true}) {
+    for (const std::size_t count : {1, 2, 3}) {
+      INFO(count << (below_overlay ? " of an overlay over FUSE" : " of FUSE"));
+      Step step;
+      {
+        const Silent silent(below_overlay);
+        const std::array<int, 3> passed{silent.get(), silent.get(), silent.get()};
+        const TaskMessage message{.kind = TaskMessageKind::join};
+        REQUIRE(send_struct(step.common(), message, std::span(passed).first(count)));
+        CHECK(step.join());
+        CHECK(step.end());
+      }
+      CHECK(victim_is_unchanged());
+    }
   }
+}
+
+TEST_CASE("mount_namespace_on_fuse_holds_up_the_builder_only") {
+  node_with_victim();
+  for (const bool below_overlay : {false, true}) {
+    Step step;
+    const Silent silent(below_overlay);
+    REQUIRE(step.join(silent.get()));
+    begin_directory(step);
+    ::usleep(50'000);
+    CHECK(step.end());
+  }
+}
+
+TEST_CASE("join_ends_unclaimed_by_a_killed_task_serve_the_next_task") {
+  node_with_victim();
+  Step step;
+  const TaskMessage message{.kind = TaskMessageKind::join};
+  for (int killed = 0; killed < 5; ++killed) REQUIRE(send_struct(step.common(), message));
+  CHECK(step.join());
+  begin_directory(step);
+  CHECK(step.end());
 }

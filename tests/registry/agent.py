@@ -1,4 +1,5 @@
-"""Plays the agent for `import`: starts it with the descriptors of base/import_protocol.hpp and answers its requests."""
+"""Acts as the agent for `import`: starts it with the descriptors of base/import_protocol.hpp and
+answers its requests."""
 
 import array
 import contextlib
@@ -9,19 +10,22 @@ import signal
 import socket
 import struct
 import subprocess
+import tempfile
 import threading
 import time
 
 IMPORT = os.environ.get("SPC_IMPORT", "")
 LAYER_WRITER = os.path.join(os.path.dirname(IMPORT), "layer-writer")
+LAYER_VERIFIER = os.path.join(os.path.dirname(IMPORT), "layer-verifier")
 USER_SOURCE = os.environ.get("SPC_USER_SOURCE", "")
 
 PROGRESS, WARNING, OBJECT, PUBLISH, DONE, FAILED, EVICT, RECORD, NAME, GRANT, WRITTEN = 1, 2, 3, 4, 5, 6, 7, 9, 10, 11, 13
 OBJECT_SOCKET, PUBLISHED, REFUSED, OBEYED, WRITER, ENDED = 16, 17, 18, 19, 20, 21
 PIECE = 4096  # of ImportBytes
-MESSAGE = struct.Struct("I32s4xQQ600sIi1000s400s")  # runtime/protocol/import.hpp
+MESSAGE = struct.Struct("I32s4xQQ600sH2xi1000s400s")  # runtime/protocol/import.hpp
 
-# The numbers that children are given stay taken here: the pipe on which subprocess reports a failed start must not get one.
+# Descriptor numbers of children stay reserved here: the pipe on which subprocess reports a failed
+# start must not get one.
 taken = [os.open("/dev/null", os.O_RDONLY) for _ in range(8)]
 
 
@@ -29,23 +33,24 @@ UNAVAILABLE = 3 + 1  # of a WireError
 
 
 def in_words(text, hint):
-    """A WireError as the user would read it."""
+    """Returns a WireError as shown to the user."""
     text, hint = (field.split(b"\0")[0].decode() for field in (text, hint))
     return f"{text} (hint: {hint})" if hint else text
 
 
 class Store:
-    """A store of the form described in runtime/ARCHITECTURE.md, for one user."""
+    """A store in the form of runtime/ARCHITECTURE.md, for one user."""
 
     def __init__(self, directory):
         self.path = directory
-        self.held = []  # files whose locks stand for what jobs hold
-        for name in ("layers/sha256", "records", "names", "grants", "images"):
+        self.held = []  # files whose locks represent layers held by jobs
+        for name in ("layers/sha256", "records", "names", "grants", "images", "public"):
             os.makedirs(os.path.join(directory, name))
         open(os.path.join(directory, "locks"), "w").close()
 
     def names(self, what):
-        """Of files; import keeps what others may not know in directories of its own. Of names/ what they say, not what they are called."""
+        """Returns file names, without private directories of import. For names/, returns the
+        content instead."""
         with os.scandir(os.path.join(self.path, what)) as entries:
             files = sorted(entry.name for entry in entries if entry.is_file())
         return sorted(self._said(name)[2] for name in files) if what == "names" else files
@@ -55,7 +60,7 @@ class Store:
             return opened.read().split()
 
     def name_file(self, name):
-        """The path of a name's file."""
+        """Returns the path of a name's file."""
         for file in os.listdir(os.path.join(self.path, "names")):
             if self._said(file)[2] == name.replace("/", "%2F"):
                 return os.path.join(self.path, "names", file)
@@ -96,7 +101,7 @@ class Result:
 
 
 def start_user_source(location, socket_end, environment):
-    """As the first task does: descriptor 3 and nothing else."""
+    """Starts it as the first task does: with descriptor 3 only."""
     high = fcntl.fcntl(socket_end.fileno(), fcntl.F_DUPFD_CLOEXEC, 20)
     process = subprocess.Popen([USER_SOURCE, location], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
                                stderr=None if os.environ.get("SPC_VERBOSE") else subprocess.DEVNULL, env=environment,
@@ -131,10 +136,23 @@ def start_writer(order, descriptors):
     return process
 
 
+def refusal_of_record(digest, content):
+    """Returns layer-verifier's refusal of the record, empty if it accepts."""
+    with tempfile.TemporaryFile() as file:
+        file.write(content)
+        file.flush()
+        high = fcntl.fcntl(file.fileno(), fcntl.F_DUPFD_CLOEXEC, 20)
+        done = subprocess.run([LAYER_VERIFIER, f"sha256:{digest.hex()}"], stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, env={},
+                              preexec_fn=lambda: os.dup2(high, 3), pass_fds=(3,), close_fds=True)
+        os.close(high)
+    return done.stderr.decode() or (f"status {done.returncode}" if done.returncode else "")
+
+
 class Import:
-    """One run of `import`, in a thread. `on_new_layer` is called for each layer and may delay, or refuse (return text). With `environment` there is a
-    process that reads for the user, with that environment. `on_message` sees each message first.
-    `largest_file`: bytes of any that import itself writes, as the spool."""
+    """One run of `import`, in a thread. `on_new_layer` is called for each layer. It may delay, or
+    refuse by returning text. With `environment`, a process reads for the user in that environment.
+    `on_message` sees each message first. `largest_file`: maximal bytes of a file written by import
+    itself, such as the spool."""
 
     def __init__(self, store, image, config=None, pull=None, platform="linux/amd64", on_new_layer=None, environment=None, on_message=None,
                  user=None, more=(), import_environment=None, uid=None, program=None, largest_file=None):
@@ -147,7 +165,7 @@ class Import:
         source = user.socket_for_import(request) if user else None
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         directory = os.open(store.path, os.O_PATH | os.O_DIRECTORY)
-        # Descriptors as the agent gives them; they are moved out of the way of each other first.
+        # Pass the descriptors as the agent does, after moving them out of each other's way.
         asking, answering = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         answering.send(request)
         side = source.fileno() if source else asking.fileno()
@@ -161,7 +179,7 @@ class Import:
                 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
                 resource.setrlimit(resource.RLIMIT_FSIZE, (largest_file, largest_file))
 
-        self.writers = {}  # of layer-writer, in the order of their start
+        self.writers = {}  # processes of layer-writer, in the order of their start
         self.began = time.monotonic()
         self.process = subprocess.Popen([program or IMPORT], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
                                         stderr=None if os.environ.get("SPC_VERBOSE") else subprocess.DEVNULL,
@@ -250,6 +268,8 @@ class Import:
         taken = b""
         while len(taken) < total:
             taken += receive_bytes(line, PIECE)
+        refusal = refusal_of_record(digest, taken[:total]) if kind == RECORD and taken else ""
+        assert not refusal, refusal
         directory, name = {RECORD: "records", NAME: "names", GRANT: "grants"}[kind], (f"{number}." if kind == GRANT else "") + digest.hex()
         self._put(taken[:total], directory, name)
         self._send(OBEYED, digest=digest, line=line)
@@ -265,7 +285,8 @@ class Import:
             return True
 
     def _link(self, file, directory, name):
-        directory = os.open(os.path.join(self.store.path, directory), os.O_PATH)  # with a directory Python uses linkat, which can follow
+        # With a directory Python uses linkat, which can follow.
+        directory = os.open(os.path.join(self.store.path, directory), os.O_PATH)
         try:
             with contextlib.suppress(FileExistsError):
                 os.link(f"/proc/self/fd/{file}", name, src_dir_fd=directory, dst_dir_fd=directory, follow_symlinks=True)
@@ -273,7 +294,7 @@ class Import:
             os.close(directory)
 
     def _put(self, content, directory, name):
-        """In one step, as the agent does: another import may just look for it."""
+        """Writes in one step, as the agent does: another import may be reading."""
         path = os.path.join(self.store.path, directory, name)
         if not content:
             with contextlib.suppress(FileNotFoundError):
@@ -292,7 +313,7 @@ class Import:
         while True:
             try:
                 data = self.socket.recv(MESSAGE.size)
-            except ConnectionResetError:  # it was killed and had an answer unread
+            except ConnectionResetError:  # it was killed with an unread answer
                 break
             if not data:
                 break

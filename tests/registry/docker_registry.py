@@ -1,4 +1,4 @@
-"""The real docker-registry, for one run of the tests."""
+"""A real docker-registry for one test run."""
 
 import os
 import shutil
@@ -13,13 +13,15 @@ from scene import children, work
 
 
 class DockerRegistry:
-    """`settings` are added to its configuration; `authorization` is the header with which images are pushed."""
+    """A registry. `settings` are added to its configuration. `authorization` is the header for
+    pushes."""
 
     def __init__(self, settings="", authorization=None):
         self.authorization = authorization
         program = shutil.which("docker-registry") or shutil.which("registry")
         assert program, "docker-registry is not installed (packaging/install-deps)"
-        # It takes a number only, and somebody else may take the same one first: then it ends, and another is tried.
+        # It accepts only a port number, which another process may take first. It then ends, and
+        # another port is tried.
         assert any(self.starts(program, settings) for _ in range(5)), "docker-registry does not start"
 
     def starts(self, program, settings):

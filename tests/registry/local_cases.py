@@ -1,4 +1,5 @@
-"""Images of the user's own: layouts, archives, storages, each read by a process of the user (`user-source`)."""
+"""Images of the user: layouts, archives and storages, each read by a process of the user
+(`user-source`)."""
 
 import gzip
 import io
@@ -54,7 +55,7 @@ def in_directory(files):
 
 
 def as_tar(files, links=(), compress=lambda data: data):
-    """A tar archive; `links` are pairs (name, target)."""
+    """Returns a tar archive. `links` are pairs (name, target)."""
     out = io.BytesIO()
     with tarfile.open(fileobj=out, mode="w", format=tarfile.GNU_FORMAT) as tar:
         for name, data in files.items():
@@ -72,7 +73,7 @@ def as_tar(files, links=(), compress=lambda data: data):
 
 
 def docker_save(image, tags=("team/app:1",), layer_name="{}/layer.tar", compressed=False):
-    """The files of what `docker save` wrote before version 25."""
+    """Returns the files written by `docker save` before version 25."""
     config_name = oci.digest(image.config_bytes)[7:] + ".json"
     names = [layer_name.format(f"{number:064x}") for number in range(len(image.layers))]
     files = {name: layer.blob if compressed else layer.tar for name, layer in zip(names, image.layers)}
@@ -89,20 +90,20 @@ def has_layers(result, digests):
     return result
 
 
-def test_an_oci_layout_by_its_only_entry_its_name_and_its_digest():
+def test_oci_layout_is_found_by_single_entry_name_or_digest():
     directory = in_directory(layout_files({"v1": two}))
     for location in (f"oci:{directory}", f"oci:{directory}:v1", f"oci:{directory}:{two.digest}"):
         succeeds(local(location), two)
 
 
-def test_of_several_images_in_a_layout_one_has_to_be_named():
+def test_layout_with_several_images_requires_a_name():
     directory = in_directory(layout_files({"v1": small, "registry:5000/a/b:v2": two}))
     succeeds(local(f"oci:{directory}:registry:5000/a/b:v2"), two)
     fails(local(f"oci:{directory}"), "several images", '"v1"', '"registry:5000/a/b:v2"', "after a ':'")
     fails(local(f"oci:{directory}:v3"), 'no image "v3"', '"v1"')
 
 
-def test_a_second_start_of_a_local_image_converts_nothing():
+def test_local_image_second_start_converts_nothing():
     directory = in_directory(layout_files({"v1": two}))
     first = succeeds(local(f"oci:{directory}"), two)
     again = local(f"oci:{directory}", store=first.store)
@@ -115,14 +116,14 @@ ALICE, BOB = 1001, 1002
 
 
 def without_layers(image, replaced=None):
-    """What somebody has who was shown manifest and configuration, but no content."""
+    """Returns the image of a user who knows manifest and configuration, but not the content."""
     files = layout_files({"v1": image})
     for layer in image.layers:
         del files["blobs/sha256/" + layer.digest[7:]]
     return {**files, **(replaced or {})}
 
 
-def test_nobody_else_gets_a_local_image_by_knowing_its_digests():
+def test_local_image_digests_alone_give_no_access():
     store = new_store()
     succeeds(local("oci:" + in_directory(layout_files({"v1": two})), store=store, uid=ALICE), two)
 
@@ -130,20 +131,20 @@ def test_nobody_else_gets_a_local_image_by_knowing_its_digests():
         result.store = store
         refused(result, *texts)
         assert not result.published, result
-    # A layout or archive without the layers, or with others of the same size, proves nothing.
+    # A layout or archive without the layers, or with others of the same size, is no proof.
     other = {"blobs/sha256/" + layer.digest[7:]: bytes(len(layer.blob)) for layer in two.layers}
     for replaced, text in (({}, "is missing"), (other, "has digest")):
         files = without_layers(two, replaced)
         for location in ("oci:" + in_directory(files), "oci-archive:" + as_tar(files), "oci:" + in_directory(files) + ":" + two.digest):
             is_refused(local(location, store=store, uid=BOB), text, "layer")
-    # Neither does its digest at a registry, be it one that serves the manifest.
+    # Its digest at a registry is no proof either, even if the registry serves the manifest.
     copy = registry.repository("guessed", two)
     for one in two.layers:
         del copy.blobs[one.digest]
     for policy in ("newer", "missing", "always", "never"):
         is_refused(pull("guessed", "@" + two.digest, store=store, pull=policy, uid=BOB), "never" if policy == "never" else "layer")
         is_refused(pull("unknown", "@" + two.digest, store=store, pull=policy, uid=BOB))
-    # Whoever has the content gets it, and that is kept apart from what alice may.
+    # A user with the content gets the image, stored separately from alice's.
     delivered = os.path.join(store.path, "images/delivered")
 
     def deliveries_of(uid):
@@ -153,7 +154,7 @@ def test_nobody_else_gets_a_local_image_by_knowing_its_digests():
     assert len(deliveries_of(BOB)) == 2
 
 
-def test_the_images_of_a_list_are_chosen_by_platform():
+def test_local_list_images_are_selected_by_platform():
     other = oci.Image([oci.Layer({"other": b"arm64"})], architecture="arm64")
     entries = [entry(other, platform={"os": "linux", "architecture": "arm64"}),
                entry(small, platform={"os": "linux", "architecture": "amd64"})]
@@ -163,7 +164,7 @@ def test_the_images_of_a_list_are_chosen_by_platform():
     fails(local(f"oci:{directory}", platform="linux/riscv64"), "linux/riscv64", "linux/amd64", "linux/arm64")
 
 
-def test_an_oci_archive():
+def test_oci_archive_is_imported():
     path = as_tar(layout_files({"v1": two}))
     succeeds(local(f"oci-archive:{path}"), two)
     succeeds(local(f"oci-archive:{path}:v1"), two)
@@ -171,7 +172,7 @@ def test_an_oci_archive():
     fails(local(f"oci-archive:{path}:v2"), 'no image "v2"', '"v1"')
 
 
-def test_a_docker_archive_is_described_the_same_each_time():
+def test_docker_archive_description_is_reproducible():
     path = as_tar(docker_save(two))
     first = has_layers(local(f"docker-archive:{path}"), [layer.diff_id for layer in two.layers])
     again = local(f"docker-archive:{path}:team/app:1", store=first.store)
@@ -180,7 +181,7 @@ def test_a_docker_archive_is_described_the_same_each_time():
     fails(local(f"docker-archive:{path}:team/app:2"), 'no image "team/app:2"', '"team/app:1"')
 
 
-def test_a_docker_archive_whose_layers_are_links_or_compressed():
+def test_docker_archive_with_linked_or_compressed_layers_works():
     files = docker_save(two)
     lower = f"{0:064x}/layer.tar"
     files["shared/layer.tar"] = files.pop(lower)
@@ -188,7 +189,7 @@ def test_a_docker_archive_whose_layers_are_links_or_compressed():
     has_layers(local(as_tar(docker_save(two, layer_name="{}.tar.gz", compressed=True))), [layer.digest for layer in two.layers])
 
 
-def test_an_archive_of_docker_25_is_told_by_its_content():
+def test_docker_25_archive_is_recognised_by_content():
     files = layout_files({"latest": two})
     index = json.loads(files["index.json"])
     index["manifests"][0]["annotations"]["io.containerd.image.name"] = "docker.io/team/app:latest"
@@ -199,7 +200,7 @@ def test_an_archive_of_docker_25_is_told_by_its_content():
     succeeds(local(f"docker-archive:{path}:team/app"), two)
 
 
-def test_a_compressed_archive_is_unpacked_once_and_said_so():
+def test_compressed_archive_is_unpacked_once_and_reported():
     zstd = lambda data: subprocess.run(["zstd", "-q", "-c"], input=data, capture_output=True, check=True).stdout
     for compress in (lambda data: gzip.compress(data, 1), *((zstd,) if shutil.which("zstd") else ())):
         path = as_tar(layout_files({"v1": two}), compress=compress)
@@ -208,17 +209,18 @@ def test_a_compressed_archive_is_unpacked_once_and_said_so():
         assert not [name for name in os.listdir(work) if name.startswith("tmp.")], "a temporary file has a name"
 
 
-def test_a_tar_of_a_root_file_system_is_an_image_of_one_layer():
+def test_root_file_system_tar_is_an_image_of_one_layer():
     path = as_tar({"bin/sh": b"#!", "etc/os-release": b"ID=test\n"})
     with open(path, "rb") as file:
         digest = oci.digest(file.read())
     result = local(path)
-    assert result.done and result.store.layers() == [oci.stored_fitted([digest]) + ".sqsh"], result  # its directories have no entries
+    # Its directories have no entries.
+    assert result.done and result.store.layers() == [oci.stored_fitted([digest]) + ".sqsh"], result
     assert local(path, store=result.store).done == result.done
     fails(local(f"oci-archive:{path}:v1"), "unnamed root file system")
 
 
-def test_layouts_and_archives_that_are_damaged():
+def test_damaged_layouts_and_archives_are_refused():
     files = layout_files({"v1": two})
     blob = "blobs/sha256/" + two.layers[0].digest[7:]
     manifest = "blobs/sha256/" + two.digest[7:]
@@ -226,7 +228,7 @@ def test_layouts_and_archives_that_are_damaged():
     damaged = {blob: files[blob][:20] + flipped + files[blob][21:]}
     fails(local("oci:" + in_directory({**files, **damaged})), two.layers[0].digest)
     fails(local("oci:" + in_directory({**files, blob: files[blob][:-1]})), "bytes instead of")
-    fails(local("oci:" + in_directory({**files, manifest: files[manifest] + b" "})), "has digest", "corrupt")
+    fails(local("oci:" + in_directory({**files, manifest: files[manifest] + b" "})), "has digest", "save the image again")
     fails(local("oci:" + in_directory({k: v for k, v in files.items() if k != blob})), "is missing")
     fails(local("oci:" + in_directory({k: v for k, v in files.items() if k != "oci-layout"})), "no file oci-layout")
     fails(local("oci:" + in_directory({**files, "index.json": b"[]"})), "index.json")
@@ -238,7 +240,7 @@ def test_layouts_and_archives_that_are_damaged():
     fails(local(as_tar({"README": b"text"})), "is not an image")
 
 
-def test_what_is_not_an_ordinary_file_is_refused_without_waiting():
+def test_special_files_are_refused_without_waiting():
     fifo = tempfile.mktemp(dir=work)
     os.mkfifo(fifo)
     fails(local(f"oci-archive:{fifo}"), "is not a regular file")
@@ -253,7 +255,7 @@ def test_what_is_not_an_ordinary_file_is_refused_without_waiting():
     fails(local(f"oci:{directory}"), "is not a regular file")
 
 
-def test_a_link_that_leads_out_of_a_layout_is_refused():
+def test_link_leading_out_of_a_layout_is_refused():
     directory = in_directory(layout_files({"v1": small}))
     blob = os.path.join(directory, "blobs/sha256", small.layers[0].digest[7:])
     outside = tempfile.mktemp(dir=work)
@@ -266,7 +268,7 @@ def test_a_link_that_leads_out_of_a_layout_is_refused():
     succeeds(local(f"oci:{directory}"), small)
 
 
-def test_an_archive_that_shrinks_while_it_is_read():
+def test_archive_shrinking_while_read_is_refused():
     big = oci.Image([oci.Layer({"data": noise.randbytes(8 << 20)})])
     path = as_tar(layout_files({"v1": big}))
 
@@ -276,14 +278,14 @@ def test_an_archive_that_shrinks_while_it_is_read():
     fails(local(path, on_new_layer=shrink), "layer")
 
 
-def test_no_process_that_reads_for_the_user():
+def test_missing_reader_process_is_reported():
     result = agent.run(store := new_store(), "oci:/nowhere", config=config())
     result.store = store
     fails(result, "no process reads")
 
 
 class FakeDocker(threading.Thread):
-    """Answers as the docker engine does: GET /images/NAME/get."""
+    """Answers like the docker engine: GET /images/NAME/get."""
 
     def __init__(self, images):
         super().__init__(daemon=True)
@@ -314,7 +316,7 @@ class FakeDocker(threading.Thread):
                 connection.sendall(b"0\r\n\r\n")
 
 
-def test_an_image_of_a_fake_docker_daemon():
+def test_fake_docker_daemon_image_is_imported():
     with open(as_tar(docker_save(two)), "rb") as file:
         daemon = FakeDocker({"/images/team%2Fapp%3A1/get": file.read()})
     environment = {"DOCKER_HOST": "unix://" + daemon.path}
@@ -324,7 +326,7 @@ def test_an_image_of_a_fake_docker_daemon():
     fails(local("dockerd://team/app:1", environment={"DOCKER_HOST": "tcp://host:2375"}), "only a local daemon")
 
 
-def test_the_storage_of_podman_is_read_by_skopeo_where_podman_is_not():
+def test_podman_storage_is_read_by_skopeo_without_podman():
     storage = tempfile.mkdtemp(dir=work)
     with open(storage + "/storage.conf", "w") as file:
         file.write(f'[storage]\ndriver = "vfs"\nrunroot = "{storage}/run"\ngraphroot = "{storage}/graph"\n')
@@ -337,7 +339,7 @@ def test_the_storage_of_podman_is_read_by_skopeo_where_podman_is_not():
     fails(local("podman://localhost/team/app:2", environment=environment), "has no such image", "localhost/team/app:2")
 
 
-def test_podman_or_skopeo_that_is_not_there_and_a_fake_podman():
+def test_missing_podman_or_skopeo_is_reported_fake_podman_works():
     fails(local("podman://team/app:1", environment={"PATH": work}), "neither podman nor skopeo", "podman save")
     programs = tempfile.mkdtemp(dir=work)
     archive = as_tar(docker_save(two))

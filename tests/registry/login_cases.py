@@ -1,16 +1,20 @@
-"""Credentials: when they are asked for, what they look like on the wire, and above all where they do not go."""
+"""Credentials: when the user is asked for them, their form on the wire, and which servers never
+receive them."""
 
 import base64
 import json
 import os
 import subprocess
+import threading
 import time
 
 import agent
-from scene import big_image, config, fails, new_store, pull, registry, small, succeeds
+from scene import big_image, config, fails, new_store, pull, registry, small, succeeds, wait_for
 from docker_registry import DockerRegistry
 from server import Server
+from site_cases import make_certificates
 from user import User, alice
+from outcomes import outcome
 
 BASIC = "Basic " + base64.b64encode(b"alice:wonder:land").decode()
 SECRETS = ("wonder:land", BASIC[6:], "identity-of-alice", "token-of-alice")
@@ -24,7 +28,8 @@ def wants_basic(handler, *_):
 
 
 class TokenServer:
-    """At `server`/NAME: gives token-of-alice to alice, token-of-anybody to others unless it is `strict`."""
+    """A token server at `server`/NAME: gives token-of-alice to alice, and token-of-anybody to
+    others unless it is `strict`."""
 
     def __init__(self, server, name, strict=False):
         self.url, self.seen, self.strict = f"http://{server.name}/{name}", [], strict
@@ -41,7 +46,7 @@ class TokenServer:
         handler.answer_json(200, '{"token":"token-of-anybody"}')
 
     def guard(self, status=401):
-        """A hook that lets nobody in but alice."""
+        """A hook that admits only alice."""
         def hook(handler, *_):
             given = handler.headers.get("Authorization")
             if given == "Bearer token-of-alice":
@@ -57,7 +62,8 @@ def is_public(result, image):
 
 
 def nothing_leaked(result, *servers):
-    """No secret in a line for the user, and none at servers that have no business with it."""
+    """Checks that no message to the user contains a secret, and that unrelated servers received
+    none."""
     shown = " ".join([result.failed or "", *result.progress, *result.warnings])
     assert not any(secret in shown for secret in SECRETS), shown
     for server in servers:
@@ -66,27 +72,30 @@ def nothing_leaked(result, *servers):
 
 
 def private(result, image):
-    """It came, and what everybody may look up does not name it."""
+    """Checks that the image was pulled, and that publicly readable directories do not name it."""
     assert result.failed is None and result.done == image.digest[7:], result
     assert not is_public(result, image), "a private image became public"
+    assert image.digest[7:] not in result.store.names("public"), "a private image is described to all users"
     return result
 
-# --- when the user is asked ---
+# --- requests for credentials ---
 
-def test_a_public_image_asks_nobody():
+def test_public_image_needs_no_credentials():
     registry.repository("open", small)
     user = alice()
     result = succeeds(pull("open", user=user), small)
     assert not user.asked and is_public(result, small)
 
 
-def test_row_21_basic_without_credentials_says_how_to_log_in():
+@outcome(21, "refused", "401 without credentials; Basic")
+def test_basic_without_credentials_gets_the_login_hint():
     registry.repository("locked", small, wants_basic)
     for user in (None, User()):
         fails(pull("locked", user=user), "login required", f"log in: scontainer login {registry.name}")
 
 
-def test_basic_credentials_are_asked_for_once_and_used():
+@outcome(21, "refused", "401 without credentials; Basic")
+def test_basic_credentials_are_requested_once_and_used():
     image = big_image(1, layers=3)
     registry.repository("basic/app", image, wants_basic)
     user = alice()
@@ -94,13 +103,13 @@ def test_basic_credentials_are_asked_for_once_and_used():
     assert user.asked == [(registry.name, "")], user.asked
 
 
-def test_credentials_that_are_wrong_name_user_and_file_but_no_password():
+def test_wrong_credentials_name_user_and_file_but_no_password():
     registry.repository("wrong", small, wants_basic)
     result = fails(pull("wrong", user=alice(password="guess")), "credentials of user \"alice\" from \"/home/alice/.docker/config.json\" give no access")
     assert "guess" not in result.failed, result
 
 
-def test_a_user_in_the_name_is_asked_for_at_once_and_must_have_credentials():
+def test_user_in_image_name_requires_credentials_at_once():
     registry.repository("named", small, wants_basic)
     user = alice()
     private(pull("named", user=user, more=["registry_user=alice"]), small)
@@ -110,16 +119,18 @@ def test_a_user_in_the_name_is_asked_for_at_once_and_must_have_credentials():
     assert len(registry.requests) == before
 
 
-def test_trouble_with_the_users_files_is_his_message():
+@outcome(44, "refused", "credential files of every wrong form")
+def test_credential_file_error_is_reported_to_the_user():
     registry.repository("trouble", small, wants_basic)
     fails(pull("trouble", user=User("credentials \"/home/alice/.docker/config.json\": is not JSON")), "config.json\": is not JSON")
-    # ... but not where a tag is simply not there.
+    # A missing tag does not cause a request.
     result = pull("nothing-here", user=User("credentials: broken"))
     fails(result, 'repository "nothing-here" does not exist')
     assert result.warnings == ["credentials: broken"], result
 
 
-def test_private_images_behind_403_404_and_a_rate_limit():
+@outcome(25, "refused", "403, 404 of tag, repository, blob")
+def test_private_images_behind_403_404_and_429_are_reported():
     for status in (403, 404):
         hook = lambda h, kind, _: h.headers.get("Authorization") != BASIC and (h.answer(status) or True)
         registry.repository(f"hidden{status}", small, hook)
@@ -129,7 +140,7 @@ def test_private_images_behind_403_404_and_a_rate_limit():
     result = pull("quota", user=alice())
     assert result.done == small.digest[7:] and result.seconds < 5, result
 
-def test_trouble_is_told_where_the_store_has_the_image_too():
+def test_login_failure_is_reported_for_a_stored_image_too():
     registry.repository("known", small, wants_basic)
     store = new_store()
     private(pull("known", store=store, user=alice()), small)
@@ -140,7 +151,7 @@ def test_trouble_is_told_where_the_store_has_the_image_too():
 
 # --- tokens ---
 
-def test_bearer_anonymous_then_with_the_users_password():
+def test_bearer_anonymous_then_with_user_password_works():
     tokens = TokenServer(registry, "t1")
     registry.repository("bearer/app", small, tokens.guard())
     user = alice()
@@ -152,14 +163,14 @@ def test_bearer_anonymous_then_with_the_users_password():
     assert len(user.asked) == 1
 
 
-def test_bearer_that_refuses_anonymous_tokens_or_answers_403_with_them():
+def test_bearer_without_anonymous_tokens_uses_credentials():
     for number, (strict, status) in enumerate(((True, 401), (False, 403), (False, 404))):
         tokens = TokenServer(registry, f"strict{number}", strict)
         registry.repository(f"strict{number}", small, tokens.guard(status))
         private(pull(f"strict{number}", user=alice()), small)
 
 
-def test_an_identity_token_is_posted():
+def test_identity_token_is_posted():
     tokens = TokenServer(registry, "t2")
     registry.repository("identity", small, tokens.guard())
     user = User({"username": "<token>", "identity_token": "identity-of-alice", "source": "x"})
@@ -169,13 +180,14 @@ def test_an_identity_token_is_posted():
     assert "grant_type=refresh_token" in body and "service=reg" in body
 
 
-def test_a_registry_token_is_shown_as_it_is():
+def test_registry_token_is_sent_unchanged():
     tokens = TokenServer(registry, "t3")
     registry.repository("direct", small, tokens.guard())
     private(pull("direct", user=User({"registry_token": "token-of-alice", "source": "x"})), small)
 
 
-def test_row_23_a_token_of_the_user_is_renewed_in_mid_pull():
+@outcome(23, "accepted", "token expires in mid-pull")
+def test_user_token_is_renewed_during_pull():
     image = big_image(2, layers=4)
     tokens = TokenServer(registry, "t4")
     state = {"valid": "", "uses": 0}
@@ -198,21 +210,110 @@ def test_row_23_a_token_of_the_user_is_renewed_in_mid_pull():
     assert len(user.asked) == 1 and len([1 for seen in tokens.seen if seen[2] == BASIC]) >= 2, tokens.seen
 
 
-def test_row_24_401_whatever_the_token_ends_after_three():
+@outcome(24, "refused", "401 whatever the token")
+def test_401_with_any_token_ends_after_three():
     tokens = TokenServer(registry, "t5")
     registry.repository("useless", small, lambda h, *_: h.answer_json(401, "{}", {"WWW-Authenticate": f'Bearer realm="{tokens.url}"'}) or True)
     fails(pull("useless", user=alice()), 'the credentials of user "alice"', "give no access", f"scontainer login {registry.name}")
     assert len(tokens.seen) <= 3, tokens.seen
 
 
-def test_a_login_server_that_does_not_know_the_password():
+@outcome(24, "refused", "401 whatever the token")
+def test_login_server_with_unknown_password_is_reported():
     tokens = TokenServer(registry, "t6")
     registry.repository("badpassword", small, tokens.guard())
     fails(pull("badpassword", user=alice(password="old")), "the login server rejects the credentials", "log in again")
 
-# --- where secrets do not go ---
+# --- login servers are configured as registries ---
 
-def test_a_login_server_that_fails_is_blamed_itself():
+def keys(server, text):
+    return f'[registries."{server.name}"]\n{text}\n'
+
+
+def test_plain_login_server_needs_its_own_insecure():
+    auth = Server()
+    tokens = TokenServer(auth, "token")
+    registry.repository("plain-auth", small, tokens.guard())
+    fails(pull("plain-auth", user=alice()), f'its login server "{auth.name}" does not use https', f'insecure = true for "{auth.name}"')
+    assert not auth.requests
+    private(nothing_leaked(pull("plain-auth", settings=config("", registry, auth), user=alice())), small)
+    assert [authorization for _, _, authorization, _ in tokens.seen] == [None, BASIC], tokens.seen
+    identity = User({"username": "<token>", "identity_token": "identity-of-alice", "source": "x"})
+    private(nothing_leaked(pull("plain-auth", settings=config("", registry, auth), user=identity)), small)
+
+
+def test_blocked_login_server_is_refused():
+    auth = Server()
+    registry.repository("blocked-auth", small, TokenServer(auth, "token").guard())
+    settings = config(keys(auth, "insecure = true\nblocked = true"))
+    fails(pull("blocked-auth", settings=settings, user=alice()), f'this site does not allow its login server "{auth.name}"')
+    assert not auth.requests
+
+
+def test_login_server_has_its_own_ca():
+    certificates = make_certificates("login")
+    ca = os.path.join(certificates["directory"], "ca.crt")
+    auth = Server(certificates["good"])
+    tokens = TokenServer(auth, "token")
+    tokens.url = f"https://{auth.name}/token"
+    registry.repository("tls-auth", small, lambda h, *_: not h.headers.get("Authorization") and tokens.guard()(h))
+    fails(pull("tls-auth"), f'login server "{auth.name}": its TLS certificate is signed by an unknown authority',
+          "for this login server in config.toml")
+    succeeds(pull("tls-auth", settings=config(keys(auth, f'ca = "{ca}"'))), small)
+
+
+def test_unreachable_login_server_is_named():
+    gone = Server()
+    gone.shutdown()
+    gone.server_close()
+    registry.repository("gone-auth", small, TokenServer(gone, "token").guard())
+    fails(pull("gone-auth", settings=config("", registry, gone)), f'registry "{registry.name}": login server "{gone.name}": connection refused',
+          "check that the login server runs on this port")
+
+
+def test_token_request_is_redirected_within_its_origin():
+    tokens = TokenServer(registry, "moved-to")
+    state = {"left": 10}
+
+    def moves(handler):
+        state["left"] -= 1
+        query = handler.path.partition("?")[2]
+        handler.answer(307, extra={"Location": f"/moving?{query}" if state["left"] else f"/moved-to?{query}"})
+    registry.paths.append((r"/moving(\?.*)?", moves))
+    guard = tokens.guard()
+    tokens.url = f"http://{registry.name}/moving"
+    registry.repository("moved", small, guard)
+    succeeds(pull("moved", user=User({"username": "alice", "password": "wonder:land", "source": "x"}), more=["registry_user=alice"]), small)
+    assert [authorization for _, _, authorization, _ in tokens.seen] == [BASIC], tokens.seen
+    state["left"] = 1000
+    fails(pull("moved"), f'its login server "{registry.name}" redirects more than 10 times')
+
+
+def test_token_request_is_not_redirected_elsewhere():
+    thief = Server()
+    registry.paths.append((r"/away(\?.*)?", lambda h: h.answer(302, extra={"Location": f"http://{thief.name}/token"})))
+    registry.repository("away", small, lambda h, *_: h.answer_json(401, "{}", {"WWW-Authenticate": f'Bearer realm="http://{registry.name}/away"'}) or True)
+    for more in ([], ["registry_user=alice"]):
+        fails(pull("away", settings=config("", registry, thief), user=alice(), more=more),
+              f'its login server "{registry.name}" redirects to another server, "http://{thief.name}"')
+    assert not thief.requests
+
+
+def test_blob_redirected_ten_times_is_fetched():
+    image = big_image(1)
+
+    def hop(handler):
+        _, _, left, name = handler.path.split("/")
+        where = f"/hop/{int(left) - 1}/{name}" if left != "1" else f"/v2/there/blobs/{name}"
+        handler.answer(302, extra={"Location": where})
+    registry.paths.append((r"/hop/\d+/.*", hop))
+    registry.repository("there", image)
+    registry.repository("hops", image, lambda h, kind, name: kind == "blobs" and (h.answer(302, extra={"Location": f"/hop/9/{name}"}) or True))
+    succeeds(pull("hops"), image)
+
+# --- servers that must not receive secrets ---
+
+def test_login_server_failure_names_the_login_server():
     registry.repository("no-token", small, lambda h, *_: h.answer_json(401, "{}", {"WWW-Authenticate": f'Bearer realm="http://{registry.name}/broken",service="reg"'}) or True)
     for status, user in ((500, None), (404, alice())):
         registry.paths.append((r"/broken.*", lambda h, status=status: h.answer_json(status, "{}")))
@@ -220,7 +321,8 @@ def test_a_login_server_that_fails_is_blamed_itself():
         registry.paths.pop()
 
 
-def test_row_30_a_realm_elsewhere_gets_no_credentials():
+@outcome(30, "refused", "realm of a file, in the clear, foreign")
+def test_realm_on_another_host_gets_no_credentials():
     thief = Server()
     for number, realm in enumerate((f"http://{thief.name}/token", f"https://{thief.name}/token", "file:///etc/passwd", f"https://{thief.name}@{registry.name}/x")):
         registry.repository(f"thief{number}", small, lambda h, *_: h.answer_json(401, "{}", {"WWW-Authenticate": f'Bearer realm="{realm}"'}) or True)
@@ -228,7 +330,8 @@ def test_row_30_a_realm_elsewhere_gets_no_credentials():
     assert not thief.requests
 
 
-def test_row_31_a_redirected_blob_gets_no_credentials():
+@outcome(31, "accepted", "blob redirected to a CDN")
+def test_redirected_blob_gets_no_credentials():
     image = big_image(1)
     cdn = Server()
     cdn.paths.append((r"/cdn/(.*)", lambda h: h.serve_bytes(image.blobs()[h.path[5:]])))
@@ -240,7 +343,8 @@ def test_row_31_a_redirected_blob_gets_no_credentials():
     assert cdn.requests
 
 
-def test_a_redirect_target_that_asks_for_a_login_gets_none():
+@outcome(31, "accepted", "blob redirected to a CDN")
+def test_redirect_target_that_requests_login_gets_none():
     asking = Server()
     asking.paths.append((r"/.*", lambda h: h.answer_json(401, "{}", {"WWW-Authenticate": 'Basic realm="x"'})))
     registry.repository("phish", small, wants_basic, lambda h, kind, name: kind == "blobs" and (h.answer(302, extra={"Location": f"http://{asking.name}/x"}) or True))
@@ -249,29 +353,30 @@ def test_a_redirect_target_that_asks_for_a_login_gets_none():
 
 def test_secrets_are_in_no_argument_environment_or_readable_memory():
     image = big_image(1)
-    held = []
+    held, go_on = [], threading.Event()
 
     def hold(handler, kind, name):
         if kind == "blobs" and name == image.layers[0].digest and not held:
             held.append(name)
-            time.sleep(1)
+            go_on.wait(20)
         return False
     registry.repository("proc", image, wants_basic, hold)
     run = agent.Import(new_store(), f"{registry.name}/proc:1", config=config(), user=alice())
-    while not held:
-        time.sleep(0.01)
+    wait_for(lambda: held)
     seen = b""
     for what in ("cmdline", "environ"):
         try:
             with open(f"/proc/{run.process.pid}/{what}", "rb") as file:
                 seen += file.read()
-        except PermissionError:  # not dumpable: nobody but root can look
+        except PermissionError:  # not dumpable: only root can read it
             pass
     with open(f"/proc/{run.process.pid}/stat") as stat:
         owner = os.stat(stat.name).st_uid
     assert not any(secret.encode() in seen for secret in SECRETS), seen
-    # A process that is not dumpable belongs to root in /proc: no core, no debugger, no memory for its own user.
+    # In /proc a process that is not dumpable belongs to root: no core, no debugger, no memory
+    # access for its own user.
     assert owner == 0, owner
+    go_on.set()
     assert run.wait().done == image.digest[7:]
 
 
@@ -283,7 +388,8 @@ def test_garbage_instead_of_credentials_is_an_error():
     assert not any("X-Evil" in headers for _, _, headers in registry.requests)
 
 
-def test_user_source_finds_the_credentials_of_this_registry_only():
+@outcome(44, "refused", "credential files of every wrong form")
+def test_user_source_returns_credentials_of_this_registry_only():
     registry.repository("files", small, wants_basic)
     home = new_store().path
 
@@ -316,7 +422,7 @@ def test_user_source_finds_the_credentials_of_this_registry_only():
     private(nothing_leaked(with_home(REGISTRY_AUTH_FILE=f"{home}/elsewhere.json")), small)
 
 
-def test_the_real_registry_with_htpasswd():
+def test_real_registry_with_htpasswd_works():
     password = os.path.join(new_store().path, "htpasswd")
     subprocess.run(["htpasswd", "-Bbc", password, "alice", "wonder:land"], check=True, capture_output=True)
     server = DockerRegistry(f"auth: {{htpasswd: {{realm: test, path: {password}}}}}\n", BASIC)

@@ -1,4 +1,4 @@
-"""A real nginx between many nodes and the registry, configured as packaging/examples/mirrors says."""
+"""A real nginx between many nodes and the registry, configured as in packaging/examples/mirrors."""
 
 import collections
 import concurrent.futures
@@ -41,7 +41,7 @@ class Nginx:
                          ("/var/cache/nginx/images", f"{directory}/images"), ("slice 16m", f"slice {PIECE}")):
             assert old in text, f"{EXAMPLE} does not say {old}"
             text = text.replace(old, new)
-        if not sliced:  # as the page says for a pull-through registry
+        if not sliced:  # as documented for a pull-through registry
             text = re.sub(r"^ *(slice \d+|proxy_set_header Range .*);\n", "", text, flags=re.M).replace("$slice_range", "")
         path = os.path.join(directory, "nginx.conf")
         temporary = "".join(f"{kind}_temp_path {directory}/{kind}; " for kind in ("client_body", "proxy", "fastcgi", "uwsgi", "scgi"))
@@ -71,7 +71,7 @@ def at_once(name, image, mirror):
 
 
 def seen(server, name, kind):
-    """How often each was asked for: path and range."""
+    """Counts requests by path and range."""
     asked = [(path, headers.get("Range")) for command, path, headers in server.seen(f"/v2/{name}/{kind}/") if command == "GET"]
     return collections.Counter(asked)
 
@@ -86,13 +86,14 @@ def test_nodes_behind_nginx_fetch_each_piece_once():
     image = new_image("coalesced", PIECE * 3 // 2)
     at_once("coalesced", image, Nginx(registry.name))
     blobs = seen(registry, "coalesced", "blobs")
-    assert set(blobs.values()) == {1} and len(blobs) == 4, blobs  # two pieces of one layer, the other layer, the configuration
+    # Two pieces of one layer, the other layer, the configuration.
+    assert set(blobs.values()) == {1} and len(blobs) == 4, blobs
     manifests = seen(registry, "coalesced", "manifests")
     assert list(manifests.values()) == [1], manifests
 
 
-def test_nodes_behind_nginx_and_a_pull_through_registry_are_one_client_of_it():
-    """docker-registry itself fetches what it does not have twice: for its client, and for itself."""
+def test_nodes_behind_nginx_and_pull_through_count_as_one_client():
+    """docker-registry itself fetches missing blobs twice: for its client, and for itself."""
     image = new_image("through", 1 << 20)
     hub = DockerRegistry(f"proxy: {{remoteurl: 'http://{registry.name}'}}\n")
     at_once("through", image, Nginx(hub.name, sliced=False))
@@ -100,7 +101,7 @@ def test_nodes_behind_nginx_and_a_pull_through_registry_are_one_client_of_it():
     assert max(blobs.values()) <= 2 and len(blobs) == 3, blobs
 
 
-def test_a_cache_that_has_lost_its_registry_costs_nodes_nothing_but_time():
+def test_cache_without_its_registry_costs_nodes_only_time():
     image = new_image("lost", 1 << 20)
     gone = Server()
     gone.shutdown()

@@ -1,4 +1,5 @@
-"""Mirrors, proxies, pinned digests: how the site leads a pull, and what none of that may change."""
+"""Mirrors, proxies and pinned digests: how the site routes a pull, and properties that routing must
+not change."""
 
 import concurrent.futures
 import gzip
@@ -14,10 +15,12 @@ from login_cases import nothing_leaked, wants_basic
 from scene import big_image, config, elsewhere, fails, new_store, pull, registry, small, succeeds
 from server import Server
 from user import alice
+from outcomes import outcome
 
 
 def site(*servers, **keys):
-    """Keys of the table of `registry`; all `servers` speak plain HTTP."""
+    """Returns the configuration with these keys of the table `registry`. All `servers` use plain
+    HTTP."""
     table = "".join(f"{key} = {json.dumps(value)}\n" for key, value in keys.items())
     return config(f'[registries."{registry.name}"]\ninsecure = true\n{table}', elsewhere, *servers)
 
@@ -27,7 +30,7 @@ def asked(server, repository, method="GET"):
 
 # --- mirrors ---
 
-def test_a_mirror_delivers_what_the_registry_names():
+def test_mirror_delivers_blobs_named_by_the_registry():
     mirror = Server()
     image = big_image(1, layers=2)
     registry.repository("mirrored", image)
@@ -38,7 +41,7 @@ def test_a_mirror_delivers_what_the_registry_names():
     assert result.store.names("names") == [f"{registry.name}%2Fmirrored:1"], "the image is the registry's, not the mirror's"
 
 
-def test_a_mirror_decides_a_tag_only_if_the_site_says_so():
+def test_mirror_resolves_tags_only_when_configured():
     mirror = Server()
     old = oci.Image([oci.Layer({"old": b"1"})])
     registry.repository("tagged", small)
@@ -49,7 +52,7 @@ def test_a_mirror_decides_a_tag_only_if_the_site_says_so():
     assert len(registry.requests) == before
 
 
-def test_mirrors_that_do_not_have_it_or_do_not_work_are_passed_over():
+def test_mirrors_missing_or_broken_are_skipped():
     image = big_image(1, layers=3)
     registry.repository("fallback", image)
     empty, broken, closed = Server(), Server(), Server()
@@ -58,17 +61,18 @@ def test_mirrors_that_do_not_have_it_or_do_not_work_are_passed_over():
     closed.server_close()
     result = succeeds(pull("fallback", settings=site(empty, broken, closed, mirrors=[s.name for s in (empty, closed, broken)])), image)
     assert result.seconds < 8, result
-    # One that is broken is asked once, not for each layer; one that just lacks something goes on being asked.
+    # A broken mirror is asked once, not for each layer. One that lacks a blob is asked again for
+    # others.
     assert len(broken.requests) == 1 and len(empty.requests) >= 4, (len(broken.requests), len(empty.requests))
     assert sum("trying the next one" in line for line in result.progress) == 2, result
 
 
-def test_a_mirror_whose_name_is_not_known_is_passed_over():
+def test_mirror_with_unknown_host_name_is_skipped():
     registry.repository("unknown", small)
     succeeds(pull("unknown", settings=site(mirrors=["mirror.invalid"])), small)
 
 
-def test_a_blob_that_breaks_at_a_mirror_goes_on_at_the_registry():
+def test_blob_interrupted_at_mirror_continues_at_the_registry():
     image = big_image(4)
     mirror = Server()
     blob = image.layers[0]
@@ -79,8 +83,9 @@ def test_a_blob_that_breaks_at_a_mirror_goes_on_at_the_registry():
     assert ranges == ["bytes=2000000-"], ranges
 
 
-def test_a_mirror_that_stops_costs_its_time_and_nothing_else():
-    """A daemon on this node that hangs at once or in the middle, that ends early, or that is killed while it sends."""
+def test_stalled_mirror_costs_only_its_timeout():
+    """A daemon on this node that hangs at once or in the middle, ends early, or is killed while it
+    sends."""
     image = big_image(2, layers=2)
     blob = image.layers[0]
     released = threading.Event()
@@ -113,7 +118,8 @@ def test_a_mirror_that_stops_costs_its_time_and_nothing_else():
         mirror.repository(f"stops/{way}", image, hooks[way])
         registry.repository(f"stops/{way}", image)
         result = succeeds(pull(f"stops/{way}", settings=site(mirror, mirrors=[mirror.name])), image)
-        assert result.seconds < 15, (way, result.seconds, result)  # libcurl looks at the mean of some seconds
+        # libcurl averages over some seconds
+        assert result.seconds < 15, (way, result.seconds, result)
         ranges = [headers.get("Range") for _, _, headers in registry.seen(f"/v2/stops/{way}/blobs/{blob.digest}")]
         assert ranges == [None if way == "late" else "bytes=1000000-"], (way, ranges)
 
@@ -124,7 +130,8 @@ def test_a_mirror_that_stops_costs_its_time_and_nothing_else():
         released.set()
 
 
-def test_a_mirror_that_lies_about_a_manifest_is_found_out():
+@outcome(38, "contained", "wrong Docker-Content-Digest")
+def test_mirror_with_forged_manifest_is_detected():
     mirror = Server()
     registry.repository("lied", small)
     other = oci.Image([oci.Layer({"evil": b"1"})])
@@ -136,7 +143,7 @@ def test_a_mirror_that_lies_about_a_manifest_is_found_out():
     fails(pull("lied", settings=site(mirror, mirrors=[mirror.name])), "has digest", blob.digest)
 
 
-def test_a_mirror_never_sees_a_users_credentials():
+def test_mirror_never_gets_user_credentials():
     mirror = Server()
     mirror.repository("secret", small, wants_basic)
     registry.repository("secret", small, wants_basic)
@@ -149,7 +156,7 @@ def test_a_mirror_never_sees_a_users_credentials():
 # --- proxies ---
 
 class Proxy(socketserver.ThreadingMixIn, http.server.HTTPServer):
-    """Forwards plain requests and tunnels CONNECT. `seen` are method and target."""
+    """Forwards plain requests and tunnels CONNECT. `seen` contains method and target."""
 
     daemon_threads = True
 
@@ -206,7 +213,8 @@ class Proxy(socketserver.ThreadingMixIn, http.server.HTTPServer):
         pass
 
 
-def test_row_43_a_jobs_proxy_does_not_count_for_the_shared_store_but_the_sites_does():
+@outcome(43, "contained", "proxy variables of the user")
+def test_shared_store_ignores_job_proxy_and_uses_site_proxy():
     registry.repository("proxied", small)
     proxy, users = Proxy(), Proxy()
     environment = {"http_proxy": users.url, "HTTPS_PROXY": users.url, "all_proxy": users.url}
@@ -217,7 +225,8 @@ def test_row_43_a_jobs_proxy_does_not_count_for_the_shared_store_but_the_sites_d
     assert len(proxy.seen) == 3, proxy.seen
 
 
-def test_a_store_of_the_users_own_uses_his_proxy_in_either_case():
+@outcome(43, "contained", "proxy variables of the user")
+def test_user_store_uses_the_users_proxy_in_either_case():
     registry.repository("own", small)
     mine = ["user_store=yes"]
     for name in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"):
@@ -229,7 +238,8 @@ def test_a_store_of_the_users_own_uses_his_proxy_in_either_case():
         assert len(proxy.seen) == 3, (name, proxy.seen)
 
 
-def test_https_goes_through_a_tunnel_that_sees_nothing():
+@outcome(43, "contained", "proxy variables of the user")
+def test_https_proxy_tunnel_sees_only_ciphertext():
     from site_cases import make_certificates
     certificates = make_certificates("tunnel")
     server = Server(certificates["good"])
@@ -240,20 +250,21 @@ def test_https_goes_through_a_tunnel_that_sees_nothing():
     assert result.done == small.digest[7:], result
     assert proxy.seen and set(proxy.seen) == {("CONNECT", server.name)}, proxy.seen
     fails(pull("tls", server=server, settings=settings(Proxy(refuses=403))), "the proxy refuses to connect (status 403)")
-    fails(pull("tls", server=server, settings=settings(Proxy(refuses=407))), "the proxy requires a login")
+    fails(pull("tls", server=server, settings=settings(Proxy(refuses=407))), "https_proxy=http://USER")
     dead = Proxy()
     dead.shutdown()
     dead.server_close()
     fails(pull("tls", server=server, settings=settings(dead)), "the proxy cannot be reached")
 
 
-def test_a_proxys_password_is_in_no_message():
+def test_proxy_password_is_in_no_message():
     registry.repository("proxypassword", small)
     result = fails(pull("proxypassword", settings=config('http_proxy = "http://u:hidden@127.0.0.1:1"')), "the proxy cannot be reached")
     assert "hidden" not in result.failed
 
 
-def test_a_redirect_to_this_node_is_refused_through_a_proxy_too():
+@outcome(32, "refused", "redirects in a loop, to nowhere, to files, in the clear, to this node")
+def test_redirect_to_this_node_through_a_proxy_is_refused():
     proxy = Proxy()
     for target in ("http://169.254.169.254/latest", "http://[fe80::1]/x"):
         registry.repository("inner", small, lambda h, *_: h.answer(302, extra={"Location": target}) or True)
@@ -261,9 +272,10 @@ def test_a_redirect_to_this_node_is_refused_through_a_proxy_too():
         assert result.failed, result
     assert not any("169.254" in path or "fe80" in path for _, path in proxy.seen), proxy.seen
 
-# --- what servers say about their bytes ---
+# --- false claims of servers about content ---
 
-def test_a_content_encoding_on_a_blob_is_for_the_digest_to_judge():
+@outcome(37, "contained", "Content-Encoding on a blob")
+def test_blob_content_encoding_is_checked_by_digest():
     image = big_image(1)
     blob = image.layers[0]
 
@@ -275,7 +287,8 @@ def test_a_content_encoding_on_a_blob_is_for_the_digest_to_judge():
     fails(pull("labelled"), blob.digest)
 
 
-def test_a_wrong_docker_content_digest_misleads_nobody():
+@outcome(38, "contained", "wrong Docker-Content-Digest")
+def test_wrong_docker_content_digest_is_ignored():
     image = big_image(1)
     lie = {"Docker-Content-Digest": small.digest}
     registry.repository("misled", image, lambda h, kind, _: kind == "manifests" and (h.answer(200, image.bytes, image.media_type, lie) or True))
@@ -286,34 +299,34 @@ def test_a_wrong_docker_content_digest_misleads_nobody():
 
 # --- the site's rules ---
 
-def test_only_allowed_registries_may_be_used():
+def test_registries_outside_the_allowed_list_are_refused():
     registry.repository("rules", small)
     allowed = lambda *names: config(f"allowed_registries = {json.dumps(list(names))}")
     fails(pull("rules", settings=allowed("registry.example.org", "*.example.org")), f'this site does not allow registry "{registry.name}"')
     succeeds(pull("rules", settings=allowed("registry.example.org", registry.name)), small)
 
 
-def test_a_site_can_require_digests_and_says_which_it_would_be_now():
+def test_required_digest_error_names_the_current_digest():
     registry.repository("pinned", small)
     settings = site(require_digest=True)
     fails(pull("pinned", settings=settings), "by digest only", f"{registry.name}/pinned@{small.digest}")
     store = new_store()
     succeeds(pull("pinned", "@" + small.digest, settings=settings, store=store), small)
-    # What came in under the tag before the rule is not started either.
+    # An image pulled under the tag before the rule is not started either.
     store = new_store()
     succeeds(pull("pinned", store=store), small)
     result = pull("pinned", settings=settings, store=store)
     assert result.failed and "by digest only" in result.failed, result
 
 
-def test_the_user_agent_is_honest():
+def test_user_agent_names_this_product():
     registry.repository("agent", small)
     succeeds(pull("agent"), small)
     agents = {headers["User-Agent"] for _, _, headers in registry.seen("/v2/agent/")}
     assert len(agents) == 1 and agents.pop().startswith("spank-container/"), agents
 
 
-def test_a_header_that_is_too_long_is_no_lack_of_memory():
+def test_too_long_header_is_not_reported_as_out_of_memory():
     def boast(handler, *_):
         handler.send_response(200)
         handler.send_header("X-Long", "a" * (1 << 20))

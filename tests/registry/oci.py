@@ -26,12 +26,13 @@ def descriptor(media_type, data, **more):
 
 
 def stored_as(layer_digest):
-    """The name of a layer in the store that means the same above whatever layers: of the digest, changed with the format."""
+    """Returns the store's name of a layer that is independent of lower layers, derived from the
+    digest and the format."""
     return f"{layer_digest[7:-2]}{int(layer_digest[-2:], 16) ^ (LAYER_FORMAT - 1):02x}"
 
 
 def stored_fitted(digests):
-    """The name of the topmost of these layers if it was fitted to those below it."""
+    """Returns the store's name of the topmost of these layers if it was fitted to lower ones."""
     chain = b""
     for digest_of_layer in digests:
         chain = hashlib.sha256(chain + bytes.fromhex(digest_of_layer[7:])).digest()
@@ -39,7 +40,7 @@ def stored_fitted(digests):
 
 
 def tar_of(files):
-    """With an entry for each directory, as builders write it."""
+    """Returns a tar archive with an entry for each directory, as builders write it."""
     out = io.BytesIO()
     directories = {"/".join(name.split("/")[:depth]) for name in files for depth in range(1, name.count("/") + 1)}
     with tarfile.open(fileobj=out, mode="w", format=tarfile.PAX_FORMAT) as tar:
@@ -65,7 +66,8 @@ class Layer:
 
 
 class Image:
-    """`manifest` and `config` may be changed before seal(), which fixes bytes and digests."""
+    """An image. `manifest` and `config` may be changed before seal(), which fixes bytes and
+    digests."""
 
     def __init__(self, layers, docker=False, architecture="amd64", env=("PATH=/usr/bin",)):
         self.layers = layers

@@ -1,4 +1,5 @@
-"""The nodes of a step take an image from each other: each import here has a store of its own, as another node has."""
+"""Nodes of a step fetch an image from each other. Each import has its own store, as on another
+node."""
 
 import contextlib
 import http.client
@@ -11,8 +12,8 @@ import time
 import agent
 import oci
 from login_cases import wants_basic
-from scene import big_image, config, new_store, pull, registry, succeeds
-from shared_cases import fetched, requests_of, slowly, wait_for
+from scene import big_image, config, new_store, pull, registry, succeeds, wait_for
+from shared_cases import fetched, requests_of, slowly
 from step import DONE, LEFT, PROGRESS, OnNode, Step
 from store_cases import image_of_its_own, refused
 from user import ALICE as SECRET
@@ -21,7 +22,7 @@ from user import ALICE as SECRET
 def start(step, name, nodes=2, tag=":1", settings=None, answer=None, store=None, **options):
     store = store or new_store()
     run = agent.Import(store, f"{registry.name}/{name}{tag}", config=settings or config(), user=OnNode(step, answer),
-                       more=[f"meet={nodes}", *options.pop("more", [])], **options)
+                       more=[f"step_nodes={nodes}", *options.pop("more", [])], **options)
     run.result.store = store
     return run
 
@@ -35,7 +36,7 @@ def on_nodes(step, name, count, image, **options):
 
 
 def relays():
-    """Process ids of the relays that this process's imports have started."""
+    """Returns the process IDs of relays started by this process's imports."""
     found = []
     for pid in filter(str.isdigit, os.listdir("/proc")):
         with contextlib.suppress(OSError):
@@ -46,7 +47,8 @@ def relays():
 
 
 def new_relay(before):
-    """The one that is not among these; it may just be starting, and have the name of its import."""
+    """Returns the relay that is not among these. It may still be starting, under the name of its
+    import."""
     wait_for(lambda: set(relays()) - before)
     return (set(relays()) - before).pop()
 
@@ -67,7 +69,7 @@ def ask(node, path, key, method="GET", headers=None):
     return connection.getresponse()
 
 
-def test_nodes_of_a_step_are_one_pull():
+def test_nodes_of_a_step_pull_once():
     image, step = big_image(4, layers=3), Step()
     registry.repository("peers/app", image, slowly(0.2))
     requests = requests_of(registry, "peers/app")
@@ -75,22 +77,24 @@ def test_nodes_of_a_step_are_one_pull():
     gets = fetched(registry, "peers/app")
     blobs = [path for path in gets if "blobs" in path]
     assert len(blobs) == len(set(blobs)) == 4, gets
-    assert len(requests()) == 8, requests()  # each asks what the tag stands for, and so whether its user may have it
+    # Each resolves the tag, and thereby checks that its user may have the image.
+    assert len(requests()) == 8, requests()
     assert not any(result.warnings for result in results), results
     assert sorted(step.said(DONE)) == [0, 1, 2, 3] and not step.said(LEFT) and step.said(PROGRESS), step.told
 
 
-def test_a_tag_that_srun_has_resolved_is_one_pull_too():
+def test_nodes_with_tag_resolved_by_srun_pull_once():
     image, step = image_of_its_own(), Step()
     registry.repository("peers/resolved", image)
     requests = requests_of(registry, "peers/resolved")
     on_nodes(step, "peers/resolved", 3, image, more=[f"resolved={image.digest}"])
     gets = fetched(registry, "peers/resolved")
     assert len(gets) == len(set(gets)) == 4, gets
-    assert requests().count(("HEAD", "manifests")) == 2, requests()  # the others are told whether their user may have it
+    # The others get the answer to the permission check.
+    assert requests().count(("HEAD", "manifests")) == 2, requests()
 
 
-def test_what_nodes_have_already_is_not_asked_for():
+def test_objects_present_on_nodes_are_not_requested():
     known, step = image_of_its_own(1), Step()
     image = oci.Image([*known.layers, *image_of_its_own(1).layers])
     registry.repository("peers/known", known)
@@ -105,7 +109,7 @@ def test_what_nodes_have_already_is_not_asked_for():
     assert len(blobs) == 2 and known.layers[0].digest not in blobs, blobs
 
 
-def test_a_layer_passes_through_a_node_while_it_comes():
+def test_layer_is_relayed_while_it_arrives():
     image, step, go_on = big_image(3), Step(), threading.Event()
 
     def halts(handler, kind, name):
@@ -125,7 +129,7 @@ def test_a_layer_passes_through_a_node_while_it_comes():
     runs = [start(step, "peers/through") for _ in range(2)]
     wait_for(lambda: len({index for kind, index, done, _ in step.told if kind == PROGRESS and done > 1_500_000}) == 2)
     assert not step.said(DONE)
-    time.sleep(2.5)  # silence is no death
+    time.sleep(2.5)  # silence does not count as death
     go_on.set()
     for run in runs:
         succeeds(run.wait(), image)
@@ -133,7 +137,8 @@ def test_a_layer_passes_through_a_node_while_it_comes():
 
 
 def big_and_slow(image, megabytes_a_second=4, after=None):
-    """A registry that takes its time for layers, and understands ranges; from a request of number `after` on it is fast."""
+    """A registry that serves layers slowly and supports ranges. From request number `after` on it
+    is fast."""
     seen = []
 
     def hook(handler, kind, name):
@@ -156,8 +161,10 @@ def big_and_slow(image, megabytes_a_second=4, after=None):
 
 
 def dies_in_the_middle(name, die):
-    """`die` gets the first of two runs and the step; the second has to go on where it was."""
-    image, step = big_image(8), Step()  # for two seconds: on a busy machine one is over before anybody has died
+    """Kills the first of two runs. `die` gets that run and the step. The second run must continue
+    where it was."""
+    # Lasts two seconds: on a busy machine a short pull ends before the kill.
+    image, step = big_image(8), Step()
     hook, seen = big_and_slow(image, after=1)
     registry.repository(name, image, hook)
     before = set(relays())
@@ -175,16 +182,16 @@ def dies_in_the_middle(name, die):
     return first, image
 
 
-def test_who_loses_the_node_that_pulls_goes_on_at_the_registry_at_the_same_byte():
+def test_lost_source_node_is_replaced_by_the_registry_at_same_byte():
     dies_in_the_middle("peers/leader", lambda first, relay: first.kill())
 
 
-def test_a_node_whose_relay_was_killed_pulls_on_and_others_go_elsewhere():
+def test_node_with_killed_relay_pulls_on_and_peers_go_elsewhere():
     first, image = dies_in_the_middle("peers/relay", lambda first, relay: os.kill(relay, signal.SIGKILL))
     succeeds(first.wait(), image)
 
 
-def test_a_node_that_says_nothing_any_more_is_left_within_two_seconds():
+def test_silent_node_is_abandoned_within_two_seconds():
     stopped = []
 
     def stop(first, relay):
@@ -196,8 +203,9 @@ def test_a_node_that_says_nothing_any_more_is_left_within_two_seconds():
 
 
 def comes_back(name, had):
-    """The relay of the first node says nothing for a while, as where processors have too much to do, from when the second one had so many
-    bytes: that takes from the registry what comes meanwhile, and no more."""
+    """The relay of the first node stops answering for a while, as on an overloaded node, once the
+    second one has this number of bytes. Meanwhile the second node fetches from the registry, and
+    only those bytes."""
     image, step = big_image(8), Step()
     hook, seen = big_and_slow(image, 2)
     registry.repository(name, image, hook)
@@ -218,15 +226,15 @@ def comes_back(name, had):
     assert sum("answers again: going on there" in line for line in result.progress) == 1, result
 
 
-def test_who_has_given_its_node_up_in_the_middle_goes_back_when_it_answers():
+def test_abandoned_node_is_used_again_when_it_answers():
     comes_back("peers/back", 500_000)
 
 
-def test_who_has_reached_no_node_goes_back_when_one_answers():
+def test_unreached_node_is_used_when_it_answers():
     comes_back("peers/late-start", 0)
 
 
-def test_who_loses_its_node_goes_on_at_another_one():
+def test_lost_node_is_replaced_by_another():
     image, step = big_image(4), Step(place=lambda index: [[], [0], [1, 0]][index])
     hook, seen = big_and_slow(image)
     registry.repository("peers/other", image, hook)
@@ -241,7 +249,7 @@ def test_who_loses_its_node_goes_on_at_another_one():
     assert len(seen) == 1 and not step.asked_for_more, (seen, step.asked_for_more, [run.result.progress for run in runs])
 
 
-def test_who_has_another_source_does_not_wait_until_a_silent_one_is_known_to_be_dead():
+def test_silent_node_delays_no_node_with_another_source():
     image, step = big_image(12), Step(place=lambda index: [[], [0], [1, 0]][index])
     hook, seen = big_and_slow(image)
     registry.repository("peers/doubt", image, hook)
@@ -260,7 +268,7 @@ def test_who_has_another_source_does_not_wait_until_a_silent_one_is_known_to_be_
     assert len(seen) == 1 and not step.asked_for_more and not any("does not answer" in line for line in result.progress), (step.asked_for_more, result)
 
 
-def test_a_node_that_serves_as_many_as_it_should_serves_who_has_no_other():
+def test_node_at_capacity_serves_peers_without_another_source():
     image, step = big_image(3), Step()
     hook, seen = big_and_slow(image, 2)
     registry.repository("peers/last", image, hook)
@@ -272,7 +280,7 @@ def test_a_node_that_serves_as_many_as_it_should_serves_who_has_no_other():
     assert [one.status for one in others] == [200] * 4 and len(seen) == 1 and not step.asked_for_more, (seen, step.asked_for_more)
 
 
-def test_a_layer_that_another_job_brings_to_a_node_others_get_elsewhere():
+def test_layer_of_another_job_is_fetched_elsewhere():
     image, step = big_image(3), Step()
     hook, seen = big_and_slow(image, 2)
     registry.repository("peers/locked", image, hook)
@@ -283,14 +291,15 @@ def test_a_layer_that_another_job_brings_to_a_node_others_get_elsewhere():
     wait_for(lambda: step.nodes)
     second = start(step, "peers/locked")
     succeeds(second.wait(), image)
-    assert len(seen) == 2 and seen[1] == "", seen  # nothing of it was to be had at the first
+    assert len(seen) == 2 and seen[1] == "", seen  # the first had none of it
     result = succeeds(first.wait(), image)
     assert result.done == image.digest[7:] and other.wait().done == image.digest[7:]
     assert len(seen) == 2, seen
 
 
 class Throttle:
-    """Stands before a relay, and passes on so many bytes a second of all that it answers; questions whether it lives cost nothing."""
+    """A proxy before a relay that limits its answers to this number of bytes per second. Liveness
+    requests are not limited."""
 
     def __init__(self, node, rate):
         self.relay, self.rate, self.sent = (node.host, node.port), rate, 0
@@ -323,7 +332,7 @@ class Throttle:
                 one.shutdown(socket.SHUT_RDWR)
 
 
-def test_who_takes_from_a_slow_node_goes_on_at_another_one_at_the_same_byte():
+def test_slow_node_is_replaced_by_another_at_the_same_byte():
     image, step = big_image(30), Step(place=lambda index: [[], [0], [1, 0], [1, 0]][index])
     hook, seen = big_and_slow(image, 6)
     registry.repository("peers/slow", image, hook)
@@ -337,14 +346,15 @@ def test_who_takes_from_a_slow_node_goes_on_at_another_one_at_the_same_byte():
     size = len(image.layers[0].blob)
     assert sorted(step.asked_for_faster) == [(2, (1,)), (3, (1,))], step.asked_for_faster
     assert len(seen) == 1 and not step.asked_for_more, (seen, step.asked_for_more)
-    # With the slow one it would have been 75 s for each of them.
+    # With the slow source it would take 75 s for each of them.
     assert all(result.seconds < 15 for result in results), [result.seconds for result in results]
     assert 500_000 < slow.sent < size / 2, slow.sent
     assert all(sum("is slow: going on elsewhere" in line for line in result.progress) == (number > 1) for number, result in enumerate(results))
 
 
 class LateAnswers(Throttle):
-    """The link of the node that asks is full: bytes come with gaps, and answers that it lives come too late."""
+    """A saturated link of the requesting node: bytes have gaps, and answers to liveness requests
+    come too late."""
 
     def passes(self, source, sink, is_slow):
         with contextlib.suppress(OSError):
@@ -354,7 +364,7 @@ class LateAnswers(Throttle):
                 sink.sendall(data)
 
 
-def test_a_node_that_sends_is_not_taken_for_dead_where_its_answers_come_late():
+def test_sending_node_with_late_answers_is_not_taken_for_dead():
     image, step = big_image(1), Step()
     hook, seen = big_and_slow(image, 8)
     registry.repository("peers/late", image, hook)
@@ -367,7 +377,7 @@ def test_a_node_that_sends_is_not_taken_for_dead_where_its_answers_come_late():
     assert len(seen) == 1 and not step.asked_for_more, (seen, step.asked_for_more, second.result.progress)
 
 
-def test_a_slow_registry_sends_nobody_elsewhere():
+def test_slow_registry_causes_no_change_of_source():
     image, step = big_image(6), Step()
     hook, seen = big_and_slow(image, 1)
     registry.repository("peers/slowreg", image, hook)
@@ -375,7 +385,7 @@ def test_a_slow_registry_sends_nobody_elsewhere():
     assert len(seen) == 1 and not step.asked_for_faster and not step.asked_for_more, (step.asked_for_faster, step.asked_for_more)
 
 
-def test_a_private_image_is_for_those_whom_the_registry_lets_have_it_on_each_node():
+def test_private_image_requires_registry_access_on_each_node():
     image, step = image_of_its_own(), Step()
     registry.repository("peers/private", image, wants_basic)
     first = start(step, "peers/private", answer=SECRET, uid=1001)

@@ -1,4 +1,4 @@
-"""Private images in the store: whoever wants one has to be let in by its registry, at each start."""
+"""Private images in the store: the registry must authorize the user at each start."""
 
 import os
 import time
@@ -13,7 +13,7 @@ ALICE, BOB = 1001, 1002
 
 
 def private_image(name, server=registry):
-    """What alice may pull from `server`, in a store where she has pulled it."""
+    """Returns an image that alice may pull from `server`, in a store to which she has pulled it."""
     image = image_of_its_own()
     server.repository(name, image, wants_basic)
     store = new_store()
@@ -21,9 +21,9 @@ def private_image(name, server=registry):
     return image, store
 
 
-# --- who gets it ---
+# --- permission ---
 
-def test_a_private_image_leaves_no_name_that_others_see():
+def test_private_image_leaves_no_name_visible_to_others():
     image, store = private_image("private/name")
     assert not store.names("names") and image.digest[7:] in store.names("records")
     for hidden in ("origins", "delivered"):
@@ -31,7 +31,7 @@ def test_a_private_image_leaves_no_name_that_others_see():
     assert b"private/name" not in store.record(image.digest[7:]), "tasks of others may be given the record"
 
 
-def test_the_same_user_gets_it_again_without_its_layers():
+def test_private_image_is_reused_by_its_user_without_fetching():
     image, store = private_image("private/again")
     before = len(layer_requests(registry, image))
     result = succeeds(pull("private/again", store=store, user=alice(), uid=ALICE), image)
@@ -39,7 +39,7 @@ def test_the_same_user_gets_it_again_without_its_layers():
     assert registry.seen(f"manifests/{image.digest}"), "the manifest itself has to be given out"
 
 
-def test_another_user_with_credentials_of_his_own_gets_it_without_its_layers():
+def test_private_image_is_reused_by_user_with_own_credentials():
     image, store = private_image("private/team")
     before = len(layer_requests(registry, image))
     succeeds(pull("private/team", store=store, user=alice(), uid=BOB), image)
@@ -47,7 +47,7 @@ def test_another_user_with_credentials_of_his_own_gets_it_without_its_layers():
     assert store.grants(BOB)
 
 
-def test_later_steps_of_a_job_ask_nothing_for_its_user_alone():
+def test_later_steps_of_a_job_send_no_request_for_its_user_only():
     image, store = private_image("private/steps")
     before = len(registry.requests)
     succeeds(pull("private/steps", store=store, user=alice(), uid=ALICE, more=of_a_job()), image)
@@ -61,7 +61,7 @@ def test_later_steps_of_a_job_ask_nothing_for_its_user_alone():
 
 
 def the_same_as_unknown(name, image, store, user, **options):
-    """What the store holds changes no word of the answer."""
+    """The answer does not depend on the content of the store."""
     for reference in ("1", "@" + image.digest):
         there = refused(pull(name, reference, store=store, user=user, uid=BOB, **options))
         empty = refused(pull(name, reference, store=new_store(), user=user, uid=BOB, **options))
@@ -70,19 +70,19 @@ def the_same_as_unknown(name, image, store, user, **options):
     assert not store.grants(BOB)
 
 
-def test_a_stranger_hears_what_he_hears_of_an_unknown_image():
+def test_stranger_gets_the_answer_for_an_unknown_image():
     image, store = private_image("private/stranger")
     the_same_as_unknown("private/stranger", image, store, User(None))
     for policy in ("missing", "never", "always"):
         the_same_as_unknown("private/stranger", image, store, User(None), pull=policy)
 
 
-def test_wrong_credentials_are_none():
+def test_wrong_credentials_count_as_none():
     image, store = private_image("private/wrong")
     the_same_as_unknown("private/wrong", image, store, User({"username": "bob", "password": "no", "source": "/home/bob/auth.json"}))
 
 
-def test_revoked_credentials_end_it_for_their_user_too():
+def test_revoked_credentials_end_access_of_their_user():
     image, store = private_image("private/revoked")
     registry.repositories["private/revoked"].hooks[:] = [lambda h, *_: h.answer_json(401, "{}", {"WWW-Authenticate": 'Basic realm="x"'}) or True]
     refused(pull("private/revoked", store=store, user=alice(), uid=ALICE), "login")
@@ -90,7 +90,7 @@ def test_revoked_credentials_end_it_for_their_user_too():
     refused(pull("private/revoked", store=store, user=alice(), uid=ALICE), "forbidden")
 
 
-def test_a_stranger_with_a_registry_of_his_own_and_the_manifest_gets_no_layer():
+def test_stranger_with_own_registry_and_manifest_gets_no_layer():
     image, store = private_image("private/copied")
     copy = elsewhere.repository("copied", image)
     for layer in image.layers:
@@ -100,7 +100,7 @@ def test_a_stranger_with_a_registry_of_his_own_and_the_manifest_gets_no_layer():
     assert not store.names("names")
 
 
-def test_a_public_copy_makes_the_image_public_only_by_delivering_it():
+def test_public_copy_makes_image_public_only_by_delivering_it():
     image, store = private_image("private/published")
     elsewhere.repository("published", image)
     before = len(layer_requests(elsewhere, image))
@@ -108,14 +108,14 @@ def test_a_public_copy_makes_the_image_public_only_by_delivering_it():
     assert len(layer_requests(elsewhere, image)) == before + 2 and not result.published
     assert store.names("names") == [f"{elsewhere.name}%2Fpublished:1"]
 
-# --- the registry cannot be reached ---
+# --- unreachable registry ---
 
 def unreachable(server):
     server.shutdown()
     server.server_close()
 
 
-def test_within_its_time_a_grant_bridges_a_registry_that_is_down():
+def test_valid_grant_allows_start_while_registry_is_down():
     server = Server()
     image, store = private_image("private/down", server)
     settings = config("", server)
@@ -131,7 +131,7 @@ def test_within_its_time_a_grant_bridges_a_registry_that_is_down():
     refused(pull("private/down", server=server, store=store, settings=settings, pull="never", uid=BOB), "not on this node")
 
 
-def test_after_its_time_a_grant_bridges_nothing():
+def test_expired_grant_refuses_start_while_registry_is_down():
     server = Server()
     image, store = private_image("private/late", server)
     settings = config("private_ttl = 1", server)
@@ -141,9 +141,9 @@ def test_after_its_time_a_grant_bridges_nothing():
     refused(pull("private/late", server=server, store=store, settings=settings, pull="missing", user=alice(), uid=ALICE), "connection refused")
     refused(pull("private/late", server=server, store=store, settings=settings, pull="never", user=alice(), uid=ALICE), "not on this node")
 
-# --- what turns private, what turns public ---
+# --- changes between private and public ---
 
-def test_a_public_image_that_turns_private_loses_its_name():
+def test_public_image_turned_private_loses_its_name():
     image = image_of_its_own()
     registry.repository("turns/private", image)
     store = new_store()
@@ -153,19 +153,20 @@ def test_a_public_image_that_turns_private_loses_its_name():
     refused(pull("turns/private", store=store, uid=BOB, user=User(None)), "login")
     assert not store.names("names")
     assert store.public_until(image) == 0, "the agent would still give it to everybody"
+    assert image.digest[7:] not in store.names("public"), "it is still described to all users"
     before = len(layer_requests(registry, image))
     succeeds(pull("turns/private", store=store, user=alice(), uid=ALICE), image)
     assert len(layer_requests(registry, image)) == before and not store.names("names")
 
 
-def test_a_private_image_that_turns_public_gets_a_name():
+def test_private_image_turned_public_gets_a_name():
     image, store = private_image("turns/public")
     registry.repositories["turns/public"].hooks.clear()
     succeeds(pull("turns/public", store=store, uid=BOB), image)
     assert store.names("names") == [f"{registry.name}%2Fturns%2Fpublic:1"]
 
 
-def test_credentials_that_nobody_asked_for_make_nothing_private():
+def test_credentials_unrequested_by_registry_keep_image_public():
     image = image_of_its_own()
     registry.repository("named/user", image)
     store = new_store()

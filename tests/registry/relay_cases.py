@@ -1,4 +1,5 @@
-"""The relay by which a node sends to others what it fetches: what it answers, how it ends, nodes without one, and nodes that lie."""
+"""The relay, which sends a node's fetched blobs to other nodes: its answers, its end, nodes without
+a relay, and nodes that lie."""
 
 import os
 import socket
@@ -7,16 +8,16 @@ import time
 
 import agent
 from peer_cases import ask, big_and_slow, new_relay, relays, start
-from scene import big_image, config, registry, succeeds
+from scene import big_image, config, registry, succeeds, wait_for
 from server import Server
-from shared_cases import fetched, wait_for
+from shared_cases import fetched
 from step import CUT_OFF, DONE, LEFT, Node, Step
-from store_cases import image_of_its_own
+from store_cases import image_of_its_own, refused
 from user import ALICE as SECRET
 
-# --- what a relay answers ---
+# --- answers of a relay ---
 
-def test_a_relay_answers_who_has_the_key_of_the_step():
+def test_relay_answers_only_with_the_step_key():
     image, step = big_image(10), Step()
     registry.repository("peers/answers", image)
     succeeds(start(step, "peers/answers").wait(), image)
@@ -33,7 +34,8 @@ def test_a_relay_answers_who_has_the_key_of_the_step():
     assert ask(node, "/v2/any/blobs/etc/passwd?node=1", step.key).status == 404
     assert ask(node, f"/v2/any/blobs/{layer.digest}", step.key).status == 404
     assert ask(node, path + "1", step.key, method="DELETE").status == 405
-    # Four nodes at a time; the fifth is sent elsewhere, until one has ended, and more only if they have nowhere else to go.
+    # Four nodes at a time. A fifth is redirected until one has ended. More are served only if they
+    # have no other source.
     open_ones = [ask(node, path + str(number), step.key) for number in range(1, 5)]
     assert [one.status for one in open_ones] == [200] * 4
     assert ask(node, path + "5", step.key).status == 503 and ask(node, path + "4", step.key).status == 200
@@ -44,7 +46,7 @@ def test_a_relay_answers_who_has_the_key_of_the_step():
     wait_for(lambda: ask(node, path + "5", step.key).status == 200)
 
 
-def test_a_relay_has_nothing_but_its_sockets_and_what_it_sends():
+def test_relay_holds_only_its_sockets_and_spool():
     image, step = image_of_its_own(), Step()
     registry.repository("peers/fds", image)
     before = set(relays())
@@ -54,7 +56,8 @@ def test_a_relay_has_nothing_but_its_sockets_and_what_it_sends():
     def status_fields():
         with open(f"/proc/{relay}/status") as status:
             return dict(line.split(":\t", 1) for line in status.read().splitlines() if ":\t" in line)
-    wait_for(lambda: status_fields()["Seccomp"].strip() == "2")  # import does not wait until it is
+    # import does not wait for the sandbox.
+    wait_for(lambda: status_fields()["Seccomp"].strip() == "2")
     fields = status_fields()
     assert fields["NoNewPrivs"].strip() == "1" and fields["Threads"].strip() == "1", fields
     assert os.getpgid(relay) == os.getpgid(0)  # the agent's, which slurmstepd waits for and kills
@@ -63,7 +66,7 @@ def test_a_relay_has_nothing_but_its_sockets_and_what_it_sends():
         kinds = sorted(link.split(":")[0] for link in links if link != "/dev/null")
         assert len([kind for kind in kinds if kind == "socket"]) == 1 and len(kinds) <= 8, links
 
-# --- how it ends ---
+# --- end ---
 
 def ends_with_agent(name, kill_import):
     image, step = big_image(2), Step()
@@ -87,23 +90,23 @@ def ends_with_agent(name, kill_import):
     os.unlink(wrapper)
 
 
-def test_a_relay_outlives_its_import_and_ends_with_the_agent():
+def test_relay_outlives_its_import_and_ends_with_the_agent():
     ends_with_agent("peers/ends", False)
 
 
-def test_a_relay_ends_with_the_agent_in_the_middle_of_a_pull():
+def test_relay_ends_with_the_agent_during_a_pull():
     ends_with_agent("peers/cancelled", True)
 
-# --- without ---
+# --- without a relay ---
 
-def test_a_node_that_cannot_serve_others_pulls_all_the_same():
+def test_node_that_cannot_serve_peers_still_pulls():
     image, step = image_of_its_own(), Step()
     registry.repository("peers/full", image)
     result = succeeds(start(step, "peers/full", largest_file=1000).wait(), image)
     assert LEFT in [kind for kind, *_ in step.told] and not step.said(DONE) and not result.warnings, step.told
 
 
-def test_a_node_whose_disk_fills_up_pulls_on_and_serves_nobody():
+def test_node_with_full_disk_pulls_on_and_serves_no_peers():
     image, step = big_image(8, layers=2), Step()
     registry.repository("peers/fills", image)
 
@@ -116,7 +119,7 @@ def test_a_node_whose_disk_fills_up_pulls_on_and_serves_nobody():
     assert 0 in step.said(LEFT), step.told
 
 
-def test_nodes_that_are_not_to_meet_do_not():
+def test_nodes_excluded_from_peering_do_not_connect():
     image, step = image_of_its_own(), Step()
     registry.repository("peers/off", image)
     for options in ({"nodes": 1}, {"nodes": 0}, {"settings": config("[peers]\nenabled = false")}, {"more": ["user_store=yes"]}):
@@ -124,7 +127,7 @@ def test_nodes_that_are_not_to_meet_do_not():
     assert not step.nodes
 
 
-def test_without_srun_each_node_pulls_alone():
+def test_nodes_pull_each_without_srun():
     class Silent(Step):
         def answer(self, record):
             return None
@@ -133,7 +136,7 @@ def test_without_srun_each_node_pulls_alone():
     result = succeeds(start(step, "peers/alone").wait(), image)
     assert result.seconds < 5 and not result.warnings, result
 
-# --- nodes that lie, and places where no node is to be asked ---
+# --- nodes that lie, and forbidden addresses ---
 
 class Liar:
     """A user's own server in place of a node."""
@@ -154,7 +157,7 @@ class Liar:
         return handler.answer(200, bytes(len(layer.blob))) if layer else handler.answer(200, b"1")
 
 
-def test_a_node_that_sends_wrong_bytes_costs_a_line():
+def test_node_sending_wrong_bytes_costs_a_line():
     image, step = big_image(1, layers=2), Step()
     registry.repository("peers/liar", image)
     liars = [Liar(image), Liar(image)]
@@ -168,7 +171,7 @@ def test_a_node_that_sends_wrong_bytes_costs_a_line():
     assert all(any(layer.digest == name for liar in liars for name, _ in liar.asked) for layer in image.layers[:1])
 
 
-def test_of_nodes_that_all_send_wrong_bytes_the_registry_is_asked_in_the_end():
+def test_nodes_all_sending_wrong_bytes_fall_back_to_the_registry():
     image, step = big_image(1), Step()
     registry.repository("peers/liars", image)
     step.nodes = [Node(number, b"", Liar(image).server.port) for number in range(4)]
@@ -182,8 +185,34 @@ def test_of_nodes_that_all_send_wrong_bytes_the_registry_is_asked_in_the_end():
     assert len([line for line in result.warnings if "sent wrong bytes" in line]) == 2, result
 
 
-def test_nodes_are_not_sent_where_they_may_not_go():
-    """The user writes what srun says: no service of this node, no privileged port, no other network; and whatever it is, only with the step's key."""
+def test_damaged_blob_is_reported_once_and_blames_the_registry():
+    image, step = big_image(1), Step()
+    damaged = bytearray(image.layers[0].blob)
+    damaged[-1000] ^= 1
+
+    def wrong(handler, kind, name):
+        if name != image.layers[0].digest:
+            return False
+        wait_for(lambda: len(step.nodes) >= 2)
+        handler.answer(200, bytes(damaged))
+        return True
+    registry.repository("peers/damaged", image, wrong)
+    runs = []
+    for number in range(2):
+        runs.append(start(step, "peers/damaged"))
+        wait_for(lambda joined=number + 1: len(step.nodes) >= joined)
+    failures = set()
+    for run in runs:
+        result = run.wait()
+        assert not result.warnings, result
+        refused(result, f'layer "{image.layers[0].digest}": has digest ', "(hint: the registry or a proxy changed it)")
+        failures.add(result.failed)
+    assert len(failures) == 1, failures
+
+
+def test_nodes_never_connect_to_forbidden_addresses():
+    """The user controls srun's messages. Connections to services of this node, privileged ports and
+    other networks are refused, and all others need the step's key."""
     image, step = image_of_its_own(), Step()
     registry.repository("peers/ssrf", image)
     liar = Liar(image)
@@ -200,10 +229,11 @@ def test_nodes_are_not_sent_where_they_may_not_go():
     succeeds(start(step, "peers/ssrf", 9).wait(), image)
     assert not liar.asked and len(fetched(registry, "peers/ssrf")) == 4, liar.asked
 
-def test_nodes_that_cannot_be_reached_are_tried_all_at_once():
+def test_unreachable_nodes_are_tried_in_parallel():
     image, step = image_of_its_own(), Step()
     registry.repository("peers/firewall", image)
-    closed = [socket.create_server(("0.0.0.0", 0), backlog=0) for _ in range(8)]  # takes a connection or two, and says nothing
+    # Accept a connection or two, and never answer.
+    closed = [socket.create_server(("0.0.0.0", 0), backlog=0) for _ in range(8)]
     step.nodes = [Node(number, b"", one.getsockname()[1]) for number, one in enumerate(closed)]
 
     def place(index):

@@ -1,4 +1,5 @@
-"""Tags that srun has resolved for all nodes of a step: what it says is the user's word, and counts for nobody else."""
+"""Tags that srun has resolved for all nodes of a step: srun's answer is controlled by the user and
+valid for that user only."""
 
 import hashlib
 import time
@@ -27,9 +28,9 @@ def asked_by(do):
     return [request[0] for request in registry.requests[before:]]
 
 
-# --- what is asked, and what is noted ---
+# --- requests and recorded answers ---
 
-def test_a_resolved_tag_is_pulled_by_digest_and_noted_for_its_user():
+def test_resolved_tag_is_pulled_by_digest_and_recorded_for_its_user():
     image = image_of_its_own()
     registry.repository("told/cold", image)
     store = new_store()
@@ -44,7 +45,7 @@ def test_a_resolved_tag_is_pulled_by_digest_and_noted_for_its_user():
     assert file_of("told/cold") in store.names("names"), "what the registry says is not noted"
 
 
-def test_a_known_tag_that_is_what_srun_says_is_not_asked_for():
+def test_known_tag_confirmed_by_srun_is_not_requested():
     image = image_of_its_own()
     document = index([(image, "linux/amd64")])
     top = "sha256:" + hashlib.sha256(document).hexdigest()
@@ -56,7 +57,7 @@ def test_a_known_tag_that_is_what_srun_says_is_not_asked_for():
         assert file_of("told/known", digest) in store.names("names"), "the next start has to use import again"
 
 
-def test_a_digest_that_the_registry_does_not_have_is_as_if_nothing_was_said():
+def test_resolved_digest_missing_in_registry_is_ignored():
     image = image_of_its_own()
     registry.repository("told/wrong", image)
     store = new_store()
@@ -67,7 +68,7 @@ def test_a_digest_that_the_registry_does_not_have_is_as_if_nothing_was_said():
 
 # --- rules and rights ---
 
-def test_what_one_user_says_of_a_tag_moves_it_for_nobody():
+def test_resolved_tag_of_one_user_moves_it_for_no_other():
     image, other = image_of_its_own(), image_of_its_own()
     registry.repository("told/two", image).add(other, "2")
     store = new_store()
@@ -78,7 +79,7 @@ def test_what_one_user_says_of_a_tag_moves_it_for_nobody():
             succeeds(pull("told/two", store=store, uid=uid, pull=policy), image)
 
 
-def test_a_rule_for_digests_sees_the_tag():
+def test_digest_rule_applies_to_the_tag():
     image = image_of_its_own()
     registry.repository("told/rule", image)
     settings = config_with_rule()
@@ -99,7 +100,7 @@ def config_with_rule():
     return path
 
 
-def test_a_private_image_stays_its_users():
+def test_private_image_stays_with_its_user():
     image, store = private_image("told/private")
     more = resolved(image.digest)
     before = len(layer_requests(registry, image))
@@ -107,14 +108,14 @@ def test_a_private_image_stays_its_users():
     assert not store.names("names") and len(layer_requests(registry, image)) == before
     refused(pull("told/private", store=store, user=User(None), uid=BOB, more=more))
     refused(pull("told/private", store=store, uid=BOB, more=[*more, *of_a_job()]))
-    # What a grant spares with the tag or the digest as typed, it spares here; and the other way round.
+    # A grant saves the same requests here as with the tag or digest as typed, and vice versa.
     job = of_a_job()
     for words in ([*more, *job], job):
         assert asked_by(lambda: succeeds(pull("told/private", store=store, user=alice(), uid=ALICE, more=words), image)) == []
     assert asked_by(lambda: succeeds(pull("told/private", store=store, user=alice(), uid=ALICE, more=more), image)) != [], "no right was asked for"
 
 
-def test_a_private_image_pulled_by_what_srun_says_is_granted_by_its_tag():
+def test_private_image_pulled_by_resolved_digest_grants_its_tag():
     image, job = image_of_its_own(), of_a_job()
     registry.repository("told/granted", image, wants_basic)
     store = new_store()
@@ -124,7 +125,7 @@ def test_a_private_image_pulled_by_what_srun_says_is_granted_by_its_tag():
     assert not store.names("names") and not store.grants(BOB)
 
 
-def test_the_note_of_a_tag_grants_nothing_when_the_image_turns_private():
+def test_tag_record_grants_nothing_after_image_turns_private():
     image = image_of_its_own()
     registry.repository("told/turns", image)
     store, settings = new_store(), config("public_ttl = 1")

@@ -1,4 +1,4 @@
-"""The store: what becomes of it when it is full, and how many may fill it at once."""
+"""The store when it is full, and the number of concurrent imports."""
 
 import atexit
 import fcntl
@@ -11,13 +11,14 @@ import agent
 import oci
 import scene
 from scene import fails, new_store, noise, pull, registry, succeeds, work
+from outcomes import outcome
 
 HOUR = 3600
 stores = []
 
 
 def config(text=""):
-    return scene.config('layer_compression = "zstd"\n' + text)  # what a layer takes depends on it
+    return scene.config('layer_compression = "zstd"\n' + text)  # the size of a layer depends on it
 
 
 def image_of(bytes_each, layers=1):
@@ -29,7 +30,7 @@ def layer_path(store, image, number=0):
 
 
 def used(store, image, seconds_ago):
-    """As the agent does at each use."""
+    """Updates the time of use, as the agent does at each use."""
     path = os.path.join(store.path, "records", image.digest[7:])
     os.utime(path, (time.time() - seconds_ago, time.time() - seconds_ago))
 
@@ -49,7 +50,7 @@ def has(store, image, name):
 
 
 def small_file_system(options):
-    """A store on a tmpfs of its own, which needs no root: it lies in the namespaces of a process that waits."""
+    """A store on a separate tmpfs without root: in the namespaces of a process that waits."""
     mount_point = tempfile.mkdtemp(dir=work)
     waiter = subprocess.Popen(["unshare", "--user", "--map-root-user", "--mount", "sh", "-c",
                                f"mount -t tmpfs -o {options} none {mount_point} && echo ready && exec cat"],
@@ -70,7 +71,7 @@ atexit.register(end_small_file_systems)
 
 # --- eviction ---
 
-def test_the_least_recently_used_image_goes_first():
+def test_least_recently_used_image_is_evicted_first():
     store, settings = new_store(), config('[store]\nmax_size = "2500K"')
     old = pulled("room/old", image_of(1 << 20), store, settings, 2 * HOUR)
     older = pulled("room/older", image_of(1 << 20), store, settings, 3 * HOUR)
@@ -80,12 +81,13 @@ def test_the_least_recently_used_image_goes_first():
     assert not has(store, older, "room/older") and has(store, old, "room/old"), result
     assert result.evicted == [oci.stored_as(older.layers[0].digest)]
     assert any(line.startswith("making room in the image store: evicting 1 least recently used images") for line in result.progress), result
-    # It can be fetched again, and takes the place of the next.
+    # It can be fetched again, which evicts the next one.
     succeeds(pull("room/older", store=store, settings=settings), older)
     assert not has(store, old, "room/old")
 
 
-def test_what_is_in_use_stays_and_what_does_not_fit_is_refused():
+@outcome(144, "accepted", "eviction races with mount")
+def test_images_in_use_stay_and_too_large_image_is_refused():
     store, settings = new_store(), config('[store]\nmax_size = "2500K"')
     first = pulled("use/first", image_of(1 << 20), store, settings, 3 * HOUR)
     second = pulled("use/second", image_of(1 << 20), store, settings, 2 * HOUR)
@@ -95,13 +97,14 @@ def test_what_is_in_use_stays_and_what_does_not_fit_is_refused():
         fcntl.flock(of_a_container, fcntl.LOCK_SH)
         succeeds(pull("use/third", store=store, settings=settings), third)
         assert has(store, first, "use/first") and not has(store, second, "use/second")
-        result = pull("use/second", store=store, settings=settings)  # the third was used a moment ago
+        # The third was used a moment ago.
+        result = pull("use/second", store=store, settings=settings)
         assert result.done is None and "is limited to 3 MB and uses 3 MB, the image needs 2 MB" in result.failed, result
         assert store.path in result.failed, result
     assert has(store, third, "use/third")
 
 
-def test_what_jobs_only_hold_is_released_before_an_image_is_refused():
+def test_held_layers_are_released_before_an_image_is_refused():
     store, settings = new_store(), config('[store]\nmax_size = "2500K"')
     held = pulled("held/first", image_of(1 << 20), store, settings, 3 * HOUR)
     second = pulled("held/second", image_of(1 << 20), store, settings, 2 * HOUR)
@@ -116,7 +119,7 @@ def test_what_jobs_only_hold_is_released_before_an_image_is_refused():
     assert result.released == 1 and not has(store, held, "held/first"), result
 
 
-def test_a_layer_that_another_image_has_stays():
+def test_layer_of_another_image_is_kept():
     base = oci.Layer({"base": noise.randbytes(1 << 20)})
     store, settings = new_store(), config('[store]\nmax_size = "2500K"')
     one = pulled("base/one", oci.Image([base, oci.Layer({"1": noise.randbytes(300_000)})]), store, settings, 3 * HOUR)
@@ -127,7 +130,7 @@ def test_a_layer_that_another_image_has_stays():
     assert result.evicted == [oci.stored_as(one.layers[1].digest)] and os.path.exists(layer_path(store, two)), result
 
 
-def test_above_the_high_watermark_the_store_is_emptied_to_the_low_one():
+def test_store_above_high_watermark_is_emptied_to_the_low_one():
     store = small_file_system("size=10m")
     settings = config("[store]\nhigh_watermark = 50\nlow_watermark = 35")
     images = [pulled(f"water/{i}", image_of(1 << 20), store, settings, (9 - i) * HOUR) for i in range(4)]
@@ -137,7 +140,8 @@ def test_above_the_high_watermark_the_store_is_emptied_to_the_low_one():
     assert [has(store, image, f"water/{i}") for i, image in enumerate(images)] == [False, False, True, True]
 
 
-def test_layers_that_a_crash_has_left_are_swept_after_a_day():
+@outcome(143, "accepted", "ledger lost")
+def test_layers_left_by_a_crash_are_removed_after_a_day():
     store, settings = new_store(), config()
     stray, fresh = (os.path.join(store.path, "layers/sha256", digit * 64 + ".sqsh") for digit in "12")
     for path in (stray, fresh):
@@ -151,7 +155,8 @@ def test_layers_that_a_crash_has_left_are_swept_after_a_day():
 
 # --- a full file system (rows 145, 146, 149) ---
 
-def test_no_space_in_the_middle_is_said_and_a_retry_after_space_returns_works():
+@outcome(145, "refused", "no space at each write")
+def test_no_space_during_pull_is_reported_and_retry_works():
     store = small_file_system("size=8m")
     image = image_of(5 << 20)
     registry.repository("full", image)
@@ -167,7 +172,8 @@ def test_no_space_in_the_middle_is_said_and_a_retry_after_space_returns_works():
     succeeds(pull("full", store=store, settings=settings), image)
 
 
-def test_inodes_used_up():
+@outcome(146, "refused", "inodes exhausted")
+def test_exhausted_inodes_are_reported():
     store = small_file_system("size=20m,nr_inodes=40")
     image = image_of(1000)
     registry.repository("inodes", image)
@@ -179,7 +185,7 @@ def test_inodes_used_up():
     except OSError:
         pass
     fails(pull("inodes", store=store), "no space left on device", "and 0 inodes free")
-    # One for the layer but none for the record: the layer stays, the image is not known.
+    # Space for the layer but not for the record: the layer stays, the image is unknown.
     os.unlink(os.path.join(store.path, "file0"))
     result = pull("inodes", store=store)
     assert result.done is None and "no space left on device" in result.failed and not store.names("records"), result
@@ -188,7 +194,8 @@ def test_inodes_used_up():
     succeeds(pull("inodes", store=store), image)
 
 
-def test_a_read_only_store():
+@outcome(149, "refused", "read-only; no O_TMPFILE")
+def test_read_only_store_is_reported():
     store = small_file_system("size=8m")
     image = image_of(1000)
     registry.repository("readonly", image)
@@ -196,7 +203,7 @@ def test_a_read_only_store():
     subprocess.run(["nsenter", "-t", str(stores[-1].pid), "--user", "--mount", "mount", "-o", "remount,ro", os.path.dirname(inside)], check=True)
     fails(pull("readonly", store=store), f'lock image store "{inside}": read-only file system')
 
-# --- imports at a time ---
+# --- concurrent imports ---
 
 def slowly(image, seconds):
     def hook(handler, kind, name):
@@ -206,7 +213,7 @@ def slowly(image, seconds):
     return hook
 
 
-def test_a_user_has_so_many_imports_at_a_time_and_the_next_one_waits():
+def test_imports_per_user_are_limited_and_the_next_waits():
     one, two = image_of(1000), image_of(1000)
     registry.repository("slot/one", one, slowly(one, 1))
     registry.repository("slot/two", two)
@@ -222,7 +229,8 @@ def test_a_user_has_so_many_imports_at_a_time_and_the_next_one_waits():
     succeeds(result, one)
 
 
-def test_the_slot_of_a_killed_import_is_free():
+@outcome(156, "accepted", "SIGKILL of import, converter, agent at every step")
+def test_slot_of_a_killed_import_is_released():
     one, two = image_of(1000), image_of(1000)
     registry.repository("slot/three", one, slowly(one, 5))
     registry.repository("slot/four", two)
@@ -233,7 +241,7 @@ def test_the_slot_of_a_killed_import_is_free():
     first.kill()
     second = succeeds(pull("slot/four", store=store, settings=settings), two)
     assert not any(line.startswith("waiting") for line in second.progress)
-    # What is in the store needs no slot.
+    # A stored image needs no slot.
     with open(os.path.join(store.path, "locks"), "r+b") as locks:
         fcntl.lockf(locks, fcntl.LOCK_EX, 64, (1 << 62) + os.getuid() * 64)
         succeeds(pull("slot/four", store=store, settings=settings), two)

@@ -1,4 +1,5 @@
-"""What the cases share: two servers, stores, configurations, and what success and failure look like."""
+"""Common parts of the cases: two servers, stores, configurations, and checks of success and
+failure."""
 
 import atexit
 import os
@@ -9,14 +10,11 @@ import time
 
 import agent
 import oci
+from cases import Skipped  # noqa: F401
 from server import Server
 
 work = tempfile.mkdtemp(prefix="spc-registry-test-")
 children = []
-
-
-class Skipped(Exception):
-    """What the test needs is not here; the text says what."""
 
 
 def clean_up():
@@ -70,7 +68,7 @@ def succeeds(result, image):
 
 
 def fails(result, *texts):
-    """With one line that has all `texts` in it, and nothing left behind."""
+    """Checks for a failure with one line that contains all `texts`, and without leftovers."""
     assert result.done is None and result.failed is not None and result.status == 1, result
     for text in texts:
         assert text in result.failed, f"{text!r} is not in: {result.failed}"
@@ -80,7 +78,8 @@ def fails(result, *texts):
 
 
 def of_a_job(submitted=3600):
-    """What a request has if it is of a job that was submitted so many seconds ago, by default before all that a test does."""
+    """Returns a request's fields for a job submitted this number of seconds ago, by default before
+    the test began."""
     return [f"since={int(time.time()) - submitted}"]
 
 
@@ -93,3 +92,11 @@ def once(hook):
             return True
         return False
     return wrapper
+
+
+def wait_for(condition, seconds=20):
+    """Waits for another process. The limit is for a machine that does much else."""
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "it did not come"
+        time.sleep(0.02)

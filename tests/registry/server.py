@@ -1,4 +1,4 @@
-"""A registry in a few lines that can be told to misbehave, per repository."""
+"""A small registry that can be made to misbehave, per repository."""
 
 import http.server
 import json
@@ -12,7 +12,8 @@ import urllib.parse
 
 
 class Repository:
-    """`hooks` are asked in turn: each gets (handler, kind, name) and answers True if it dealt with the request."""
+    """A repository. `hooks` are called in turn with (handler, kind, name) and return True if they
+    handled the request."""
 
     def __init__(self):
         self.manifests, self.blobs, self.hooks, self.uploads = {}, {}, [], {}
@@ -74,7 +75,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
         self.serve(repository, kind, name)
 
     def take_blob(self, repository, name, upload, query):
-        """As the distribution specification has it. A hook is asked with the kind `uploads` and the method, before a byte is read."""
+        """Accepts an upload as in the distribution specification. A hook is called with the kind
+        `uploads` and the method before any byte is read."""
         import oci
         for hook in list(repository.hooks):
             if hook(self, "uploads", self.command):
@@ -138,7 +140,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         self.answer(status, text.encode(), "application/json", extra)
 
     def part_then_reset(self, data, size, status=200, extra=None):
-        """Promises everything, sends `size` bytes and resets the connection."""
+        """Announces the full size, sends `size` bytes and resets the connection."""
         self.send_response(status)
         self.send_header("Content-Length", str(len(data)))
         for name, value in (extra or {}).items():
@@ -147,7 +149,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         self.wfile.write(data[:size])
         self.wfile.flush()
         import time
-        time.sleep(0.2)  # a reset would overtake what is on its way
+        time.sleep(0.2)  # a reset would overtake bytes in flight
         self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         self.close_connection = True
         self.connection.close()

@@ -1,4 +1,4 @@
-"""A store of blobs that all nodes see: each pull has a store of its own, as another node has."""
+"""A shared store of blobs. Each pull has its own store, as on another node."""
 
 import contextlib
 import os
@@ -10,7 +10,7 @@ import time
 import agent
 import oci
 from login_cases import wants_basic
-from scene import big_image, config, elsewhere, new_store, noise, pull, registry, small, succeeds, work
+from scene import big_image, config, elsewhere, new_store, noise, pull, registry, small, succeeds, work, wait_for
 from stack_cases import base, brought, f, fitted, layer, w
 from store_cases import image_of_its_own, layer_requests, refused
 from user import User, alice
@@ -18,12 +18,14 @@ from user import User, alice
 ALICE, BOB = 1001, 1002
 
 
-# Where nodes see it: several mounts of one network file system, or a directory of this machine.
+# The nodes' paths of the store: several mounts of one network file system, or a directory of this
+# machine.
 PLACES = os.environ.get("SPC_SHARED_PLACES", work).split(":")
 
 
 class Shared:
-    """A directory as an administrator makes it, and the configuration of nodes that use it: each by another place, in turn."""
+    """A directory as an administrator makes it, and the configuration of nodes that use it, each by
+    the next path in turn."""
 
     def __init__(self, *keys):
         self.path = tempfile.mkdtemp(dir=PLACES[0])
@@ -33,12 +35,12 @@ class Shared:
 
     @property
     def settings(self):
-        """Of the next node."""
+        """Returns the settings of the next node."""
         self.nodes.append(self.nodes.pop(0))
         return self.nodes[-1][1]
 
     def seen_by_last_node(self, path):
-        """Others may remember for a while what was there before."""
+        """Returns the last node's view. Others may cache the earlier state for a while."""
         return path.replace(PLACES[0], self.nodes[-1][0], 1)
 
     def blob(self, digest):
@@ -54,7 +56,8 @@ class Shared:
         return any(map(os.path.isdir, self.paths(name)))
 
     def below(self, name):
-        """By a node that knows of the directory: on NFS the others may know for a while that there was none."""
+        """Returns the entries as seen by a node that knows the directory. On NFS, others may cache
+        its absence."""
         paths = self.paths(name)
         return os.listdir(next((path for path in paths if os.path.isdir(path)), paths[0]))
 
@@ -66,7 +69,7 @@ class Shared:
 
 
 def requests_of(server, repository):
-    """Without those of before."""
+    """Returns the requests, without earlier ones."""
     before = len(server.seen(f"/v2/{repository}/"))
     return lambda: [(command, path.split("/")[-2]) for command, path, _ in server.seen(f"/v2/{repository}/")[before:]]
 
@@ -75,7 +78,7 @@ def fetched(server, repository):
     return sorted(path for command, path, _ in server.seen(f"/v2/{repository}/") if command == "GET")
 
 
-def test_what_one_node_pulls_the_others_take_from_the_shared_store():
+def test_image_pulled_by_one_node_is_read_from_the_shared_store():
     image, shared = image_of_its_own(3), Shared()
     registry.repository("shared/app", image)
     succeeds(shared.pull("shared/app"), image)
@@ -88,7 +91,7 @@ def test_what_one_node_pulls_the_others_take_from_the_shared_store():
     shared.is_at_rest()
 
 
-def test_only_the_service_user_reads_what_is_in_the_shared_store():
+def test_shared_store_is_readable_by_the_service_user_only():
     image, shared = image_of_its_own(), Shared()
     registry.repository("shared/modes", image)
     succeeds(shared.pull("shared/modes"), image)
@@ -98,7 +101,7 @@ def test_only_the_service_user_reads_what_is_in_the_shared_store():
             assert stat.S_IMODE(mode) & 0o077 == 0, (directory, name, oct(mode))
 
 
-def test_a_damaged_blob_of_the_shared_store_fails_one_pull():
+def test_damaged_shared_blob_fails_one_pull():
     image, shared = image_of_its_own(1), Shared()
     registry.repository("shared/damaged", image)
     succeeds(shared.pull("shared/damaged"), image)
@@ -111,7 +114,7 @@ def test_a_damaged_blob_of_the_shared_store_fails_one_pull():
         assert file.read() == layer.blob
 
 
-def test_documents_of_the_shared_store_are_not_believed():
+def test_shared_documents_are_verified():
     image, other, shared = image_of_its_own(), image_of_its_own(), Shared()
     registry.repository("shared/document", image)
     succeeds(shared.pull("shared/document"), image)
@@ -123,7 +126,7 @@ def test_documents_of_the_shared_store_are_not_believed():
         assert file.read() == image.bytes
 
 
-def test_a_blob_that_is_not_whole_is_fetched_again():
+def test_incomplete_shared_blob_is_fetched_again():
     image, shared = image_of_its_own(1), Shared()
     registry.repository("shared/torn", image)
     succeeds(shared.pull("shared/torn"), image)
@@ -135,7 +138,7 @@ def test_a_blob_that_is_not_whole_is_fetched_again():
         assert os.stat(shared.seen_by_last_node(shared.blob(image.layers[0].digest))).st_size == len(image.layers[0].blob)
 
 
-def test_anything_but_a_file_in_the_shared_store_is_passed_over():
+def test_special_files_in_the_shared_store_are_skipped():
     image, shared = image_of_its_own(1), Shared()
     registry.repository("shared/fifo", image)
     succeeds(shared.pull("shared/fifo"), image)
@@ -147,9 +150,9 @@ def test_anything_but_a_file_in_the_shared_store_is_passed_over():
     os.symlink("/etc/passwd", shared.blob(image.digest))
     succeeds(shared.pull("shared/fifo"), image)
 
-# --- who gets it ---
+# --- permission ---
 
-def test_another_place_has_to_deliver_what_is_in_the_shared_store():
+def test_shared_blobs_must_be_delivered_by_another_origin():
     image, shared = image_of_its_own(), Shared()
     registry.repository("shared/mine", image)
     elsewhere.repository("shared/theirs", image)
@@ -162,7 +165,7 @@ def test_another_place_has_to_deliver_what_is_in_the_shared_store():
     assert requests() == [("HEAD", "manifests")], requests()
 
 
-def test_who_knows_the_digests_gets_nothing_out_of_the_shared_store():
+def test_shared_store_digests_alone_give_no_access():
     image, shared = image_of_its_own(), Shared()
     registry.repository("shared/secret", image)
     succeeds(shared.pull("shared/secret"), image)
@@ -172,7 +175,7 @@ def test_who_knows_the_digests_gets_nothing_out_of_the_shared_store():
     refused(shared.pull("shared/stolen", server=elsewhere), "missing in the registry")
 
 
-def test_a_private_image_of_the_shared_store_is_for_whom_the_registry_lets_have_it():
+def test_shared_private_image_requires_registry_access():
     image, shared = image_of_its_own(), Shared()
     registry.repository("shared/private", image, wants_basic)
     succeeds(shared.pull("shared/private", user=alice(), uid=ALICE), image)
@@ -183,9 +186,9 @@ def test_a_private_image_of_the_shared_store_is_for_whom_the_registry_lets_have_
     result = succeeds(shared.pull("shared/private", user=alice(), uid=ALICE), image)
     assert result.store.grants(ALICE) and ("GET", "blobs") not in requests() and ("GET", "manifests") not in requests(), requests()
 
-# --- several at once, and what is left of them ---
+# --- concurrent pulls and their leftovers ---
 
-def test_nodes_that_want_an_image_at_once_ask_for_each_layer_once():
+def test_concurrent_nodes_request_each_layer_once():
     image, shared = big_image(1, layers=3), Shared()
     registry.repository("shared/once", image, slowly(0.5))
     runs = [(store, agent.Import(store, f"{registry.name}/shared/once:1", config=shared.settings)) for store in (new_store() for _ in range(4))]
@@ -206,7 +209,7 @@ def slowly(seconds):
     return hook
 
 
-def test_a_node_goes_on_where_another_one_died():
+def test_node_resumes_where_another_one_died():
     image, shared = big_image(2), Shared()
     begun, over = threading.Event(), threading.Event()
 
@@ -234,20 +237,21 @@ def test_a_node_goes_on_where_another_one_died():
     assert not shared.below("leases")
 
 
-def test_nodes_that_die_at_any_moment_leave_nothing_in_the_way_of_others():
-    """A lease of a blob that is complete may stay, for ten minutes: nobody looks at it."""
+def test_nodes_dying_at_any_moment_block_no_others():
+    """A lease of a complete blob may stay for ten minutes, as no node looks at it."""
     image, shared = big_image(1, layers=2), Shared()
     registry.repository("shared/killed", image, slowly(0.05))
     began, longest = time.monotonic(), 0.0
     for number in range(25):
         run = agent.Import(new_store(), f"{registry.name}/shared/killed:1", config=shared.settings)
-        if number == 0:  # how far a node gets in what time
+        if number == 0:  # measures how far a node gets in which time
             wait_for(lambda: shared.has("leases"))
             longest = max(0.25, 2 * (time.monotonic() - began))
         else:
             time.sleep(noise.uniform(0.01, longest))
         run.kill()
-    for lease in shared.below("leases"):  # a minute later: what was complete then gets its name
+    # A minute later: blobs that were complete then get their names.
+    for lease in shared.below("leases"):
         os.utime(os.path.join(shared.path, "leases", lease), (time.time() - 90,) * 2)
     result = succeeds(shared.pull("shared/killed"), image)
     assert result.seconds < 20 and not result.warnings, result
@@ -259,16 +263,8 @@ def test_nodes_that_die_at_any_moment_leave_nothing_in_the_way_of_others():
     assert len(layer_requests(registry, image)) == before
 
 
-def wait_for(condition):
-    for _ in range(100):
-        if condition():
-            return
-        time.sleep(0.1)
-    raise AssertionError("it did not come")
-
-
-def test_what_a_dead_node_left_is_removed():
-    """Files after a day; leases, which their holders rewrite each second, after ten minutes."""
+def test_files_left_by_a_dead_node_are_removed():
+    """Removed after one day. Leases, which their owners rewrite each second, after ten minutes."""
     image, shared = image_of_its_own(1), Shared()
     registry.repository("shared/strays", image)
     succeeds(shared.pull("shared/strays"), image)
@@ -283,14 +279,14 @@ def test_what_a_dead_node_left_is_removed():
         assert shared.below(directory) == ["new"], (directory, shared.below(directory))
 
 
-def test_what_was_not_used_for_longest_leaves_a_full_shared_store():
+def test_full_shared_store_evicts_least_recently_used():
     shared = Shared('max_size = "5M"')
     images = [big_image(2) for _ in range(3)]
     for number, image in enumerate(images):
         registry.repository(f"shared/full{number}", image)
         succeeds(shared.pull(f"shared/full{number}"), image)
         for digest in (image.digest, *image.blobs()):  # as if it had been long ago
-            for place, _ in shared.nodes:  # a node keeps what it has read of a file's times for some seconds
+            for place, _ in shared.nodes:  # a node caches a file's times for some seconds
                 with contextlib.suppress(FileNotFoundError):
                     os.utime(shared.blob(digest).replace(PLACES[0], place, 1), (1000 + number, 1000 + number))
     there = [os.path.exists(shared.blob(image.layers[0].digest)) for image in images]
@@ -300,7 +296,7 @@ def test_what_was_not_used_for_longest_leaves_a_full_shared_store():
     succeeds(shared.pull("shared/full0"), images[0])
 
 
-def test_a_layer_larger_than_the_shared_store_leaves_the_others_there():
+def test_layer_larger_than_the_shared_store_evicts_no_others():
     shared, large, few = Shared('max_size = "3M"'), big_image(4), big_image(1)
     for name, image in (("few", few), ("large", large)):
         registry.repository(f"shared/{name}", image)
@@ -314,9 +310,9 @@ def test_a_layer_larger_than_the_shared_store_leaves_the_others_there():
     assert not os.path.exists(shared.blob(large.layers[0].digest))
     shared.is_at_rest()
 
-# --- a shared store that cannot be used ---
+# --- an unusable shared store ---
 
-def test_a_shared_store_that_cannot_be_used_costs_a_line():
+def test_unusable_shared_store_costs_a_line():
     registry.repository("shared/without", small)
     absent, others, crowded = Shared(), Shared(), Shared()
     os.rmdir(absent.path)
@@ -328,13 +324,13 @@ def test_a_shared_store_that_cannot_be_used_costs_a_line():
         assert len(result.warnings) == 1 and why in result.warnings[0] and os.path.basename(shared.path) in result.warnings[0], result
 
 
-def test_users_stores_are_not_filled_from_the_shared_store():
+def test_user_stores_are_not_filled_from_the_shared_store():
     image, shared = image_of_its_own(), Shared()
     registry.repository("shared/user", image)
     succeeds(shared.pull("shared/user", more=["user_store=yes"]), image)
     assert not shared.below("."), shared.below(".")
 
-# --- converted layers, where the site has nodes believe each other about them ---
+# --- converted layers, at sites whose nodes trust each other's ---
 
 LAYERS = 'keep = "layers"'
 
@@ -351,12 +347,13 @@ def content(store, image):
     return found
 
 
-def test_what_one_node_converts_the_others_copy():
+def test_layers_converted_by_one_node_are_copied_by_the_others():
     image, shared = image_of_its_own(3), Shared(LAYERS)
     registry.repository("shared/layers", image)
     first = succeeds(shared.pull("shared/layers"), image)
     assert len(shared_layers(shared)) == 3, shared_layers(shared)
-    for layer in image.layers:  # no blob is needed any more, only that they were delivered
+    # The blobs are not needed any more, only the record of their delivery.
+    for layer in image.layers:
         os.truncate(shared.blob(layer.digest), 0)
     requests = requests_of(registry, "shared/layers")
     second = succeeds(shared.pull("shared/layers"), image)
@@ -365,7 +362,7 @@ def test_what_one_node_converts_the_others_copy():
     shared.is_at_rest()
 
 
-def test_layers_that_were_fitted_to_those_below_are_copied_too():
+def test_fitted_layers_are_copied_as_well():
     image, shared = oci.Image([base, layer(f("var/tmp/shared"), w("none/nothing"))]), Shared(LAYERS)
     registry.repository("shared/fitted", image)
     first = brought(shared.pull("shared/fitted"), image)
@@ -376,14 +373,14 @@ def test_layers_that_were_fitted_to_those_below_are_copied_too():
     assert requests() == [("HEAD", "manifests")], requests()
 
 
-def test_blobs_alone_are_kept_unless_the_site_says_more():
+def test_shared_store_keeps_blobs_only_by_default():
     image, shared = image_of_its_own(), Shared()
     registry.repository("shared/blobs-only", image)
     succeeds(shared.pull("shared/blobs-only"), image)
     assert not shared_layers(shared)
 
 
-def test_nodes_that_want_an_image_at_once_convert_it_once():
+def test_concurrent_nodes_convert_an_image_once():
     image, shared = big_image(1, layers=3), Shared(LAYERS)
     registry.repository("shared/convert-once", image, slowly(0.5))
     runs = [(store, agent.Import(store, f"{registry.name}/shared/convert-once:1", config=shared.settings)) for store in (new_store() for _ in range(4))]
@@ -397,7 +394,7 @@ def test_nodes_that_want_an_image_at_once_convert_it_once():
     shared.is_at_rest()
 
 
-def test_a_converted_layer_counts_only_for_whom_has_delivered_its_blob():
+def test_converted_layer_requires_delivery_of_its_blob():
     image, shared = image_of_its_own(), Shared(LAYERS)
     registry.repository("shared/ours", image)
     stolen = elsewhere.repository("shared/stolen-layers", image)
@@ -407,7 +404,7 @@ def test_a_converted_layer_counts_only_for_whom_has_delivered_its_blob():
     refused(shared.pull("shared/stolen-layers", server=elsewhere), "missing in the registry")
 
 
-def test_damaged_and_hostile_layers_of_the_shared_store_are_converted_again():
+def test_damaged_and_hostile_shared_layers_are_converted_again():
     image, shared = image_of_its_own(1), Shared(LAYERS)
     registry.repository("shared/bad-layers", image)
     first = succeeds(shared.pull("shared/bad-layers"), image)
@@ -424,7 +421,7 @@ def test_damaged_and_hostile_layers_of_the_shared_store_are_converted_again():
             assert file.read() == good
 
 
-def test_a_node_that_dies_while_it_converts_is_replaced():
+def test_node_dying_during_conversion_is_replaced():
     image, shared = big_image(1), Shared(LAYERS)
     begun, over = threading.Event(), threading.Event()
 
@@ -439,7 +436,8 @@ def test_a_node_that_dies_while_it_converts_is_replaced():
     assert begun.wait(10)
     first.kill()
     over.set()
-    for lease in shared.below("leases"):  # whose blob it was is known to go on: only who converts is waited for here
+    # The lease's blob may still be in use: only converters are waited for here.
+    for lease in shared.below("leases"):
         if lease.startswith(image.layers[0].digest[7:]):
             os.unlink(os.path.join(shared.path, "leases", lease))
     result = succeeds(shared.pull("shared/dies-converting"), image)

@@ -1,4 +1,5 @@
-"""policy.json: whose signature an image must have, found as cosign stores it, before a byte of a layer is fetched."""
+"""policy.json: the required signatures of an image, stored as cosign does and checked before any
+byte of a layer is fetched."""
 
 import json
 import os
@@ -40,7 +41,7 @@ def signed_image(name, key=site, image=None):
 
 
 def rules(text, path=None, more="", servers=()):
-    """config.toml with a policy.json of this text."""
+    """Returns config.toml with a policy.json of this text."""
     path = path or tempfile.mktemp(dir=directory, suffix=".json")
     with open(path, "w") as file:
         file.write(text)
@@ -53,7 +54,7 @@ def required(*requirements, **more):
 
 
 def refused(result, *texts):
-    """As fails(), with an image that may be in the store already."""
+    """Checks like fails(), with an image that may already be in the store."""
     assert result.done is None and result.failed and result.status == 1, result
     for text in texts:
         assert text in result.failed, f"{text!r} is not in: {result.failed}"
@@ -65,16 +66,16 @@ def no_layer_was_asked_for(name, image):
     assert not registry.seen(f"/v2/{name}/blobs/{image.layers[0].digest}"), "a layer was fetched"
 
 
-# --- what is signed and what is not ---
+# --- signed and unsigned images ---
 
-def test_an_unsigned_image_is_refused_before_a_layer_is_fetched():
+def test_unsigned_image_is_refused_before_a_layer_is_fetched():
     image = fresh_image()
     repository("unsigned", image)
     fails(pull("unsigned", settings=required(sigstore(site))), "requires a signature by", site.public, "the image is not signed")
     no_layer_was_asked_for("unsigned", image)
 
 
-def test_a_signature_of_the_sites_key_admits_an_image_whatever_kind_the_key_is():
+def test_signature_of_site_key_of_any_kind_admits_the_image():
     for kind in ("p256", "p384", "rsa", "ed25519"):
         key = Key(directory, kind, kind)
         name = f"signed-{kind}"
@@ -86,17 +87,17 @@ def test_a_signature_of_the_sites_key_admits_an_image_whatever_kind_the_key_is()
     succeeds(pull("several", settings=required(sigstore(keyDatas=[other.data, site.data]))), image)
 
 
-def test_a_signature_of_another_key_is_none():
+def test_signature_of_another_key_is_refused():
     image = signed_image("stranger", other)
     fails(pull("stranger", settings=required(sigstore(site))), "signed by others only", site.public)
     no_layer_was_asked_for("stranger", image)
-    # The right bytes with a signature that belongs to others.
+    # The right bytes with a signature of another image.
     text = payload_for(f"{registry.name}/stranger", image.digest)
     attach("stranger", (text, site.sign(b"something else")), (text, "no base64!"), (text, ""), to=image.digest)
     fails(pull("stranger", settings=required(sigstore(site))), "signed by others only")
 
 
-def test_all_requirements_have_to_be_met():
+def test_requirements_must_all_be_met():
     image = signed_image("both")
     settings = required(sigstore(site), sigstore(other))
     fails(pull("both", settings=settings), "requires a signature by", other.public)
@@ -104,7 +105,7 @@ def test_all_requirements_have_to_be_met():
     succeeds(pull("both", settings=settings), image)
 
 
-def test_a_signature_for_another_image_or_name_admits_nothing():
+def test_signature_for_another_image_or_name_is_refused():
     image = fresh_image()
     repository("wrong", image)
     settings = required(sigstore(site))
@@ -119,7 +120,7 @@ def test_a_signature_for_another_image_or_name_admits_nothing():
     no_layer_was_asked_for("wrong", image)
 
 
-def test_which_name_must_be_signed():
+def test_signed_name_is_the_one_required_by_policy():
     image = signed_image("named")
     name = f"{registry.name}/named"
 
@@ -143,7 +144,7 @@ def test_which_name_must_be_signed():
     fails(pull("named", "2", settings=settings(remap)), "for the name")
 
 
-def test_a_signature_of_the_index_admits_the_image_that_it_leads_to():
+def test_signature_of_an_index_admits_its_image():
     image = fresh_image()
     data = oci.index([(image, "linux/amd64")])
     registry.repository("index").add(image).add_document(oci.OCI_INDEX, data, "1", oci.digest(data))
@@ -153,11 +154,11 @@ def test_a_signature_of_the_index_admits_the_image_that_it_leads_to():
     store = new_store()
     succeeds(pull("index", settings=settings, store=store), image)
     succeeds(pull("index", settings=settings, store=store, pull="missing"), image)
-    # Of another index it says nothing, though the same key has signed that.
+    # It is not valid for another index signed by the same key.
     attach("index", signed(site, f"{registry.name}/index", "sha256:" + "2" * 64), to=oci.digest(data))
     fails(pull("index", settings=settings), "for another image")
 
-# --- where signatures are ---
+# --- locations of signatures ---
 
 def test_signatures_are_found_as_referrers():
     for name, path in (("referrers", None), ("fallback", "tag")):
@@ -174,7 +175,7 @@ def test_signatures_are_found_as_referrers():
         fails(pull(name, settings=required(sigstore(other))), "signed by others only")
 
 
-def test_bundles_are_told_from_no_signature():
+def test_bundles_are_distinguished_from_missing_signatures():
     image = fresh_image()
     repository("bundled", image)
     index = json.loads(referrers())
@@ -184,7 +185,7 @@ def test_bundles_are_told_from_no_signature():
     fails(pull("bundled", settings=required(sigstore(site))), "the image is not signed", "has sigstore bundles, which are not supported")
 
 
-def test_a_registry_that_fails_is_no_unsigned_image():
+def test_failing_registry_is_not_reported_as_unsigned_image():
     for kind in ("tag", "blob", "referrers"):
         image = fresh_image()
         name = f"failing-{kind}"
@@ -226,7 +227,7 @@ def test_huge_and_hostile_attachments_are_refused():
     fails(pull("hostile", settings=settings), "has digest")
 
 
-def test_the_name_is_the_users_and_not_the_mirrors():
+def test_signed_name_is_the_users_not_the_mirrors():
     image = fresh_image()
     mirror = Server()
     mirror.repository("cache/app", image)
@@ -243,13 +244,13 @@ def test_the_name_is_the_users_and_not_the_mirrors():
     succeeds(pull("app", settings=settings(f"{registry.name}/app")), image)
     assert mirror.seen(f"/v2/cache/app/blobs/{image.layers[0].digest}"), "the mirror was not used"
     fails(pull("app", settings=settings(mirror.name)), "rejected by this site's signature policy")
-    # With its own tags a mirror gives signatures, too.
+    # A mirror with its own tags also serves signatures.
     attach("cache/app", signed(other, f"{registry.name}/app", image.digest), to=image.digest, server=mirror)
     fails(pull("app", settings=settings("", "mirror_tags = true")), "signed by others only")
 
-# --- what policy.json says ---
+# --- rules of policy.json ---
 
-def test_the_longest_scope_counts():
+def test_longest_scope_applies():
     image = signed_image("team/app")
     name = registry.name
 
@@ -266,7 +267,7 @@ def test_the_longest_scope_counts():
     succeeds(pull("team/app", settings=rules(policy(ANYTHING))), image)
 
 
-def test_what_is_not_supported_is_refused_by_name():
+def test_unsupported_policies_are_refused_by_name():
     signed_image("keyless")
     fulcio = {"oidcIssuer": "https://x", "subjectEmail": "a@b", "caPath": "/ca"}
     for requirement, text in (({"type": "signedBy", "keyType": "GPGKeys", "keyPath": "/x.gpg"}, "an OpenPGP signature (signedBy), which is not supported"),
@@ -279,7 +280,7 @@ def test_what_is_not_supported_is_refused_by_name():
         assert len(registry.requests) == before, "a registry was asked in vain"
 
 
-def test_a_policy_that_is_wrong_admits_nothing():
+def test_invalid_policy_admits_no_image():
     signed_image("broken")
     docker = lambda requirement: policy(docker={"": [requirement]})
     for text, why in (("", "is empty"), ("{", "is not JSON"), ("{}", "default: is an empty list"), ('{"default":[]}', "default: is an empty list"),
@@ -300,7 +301,7 @@ def test_a_policy_that_is_wrong_admits_nothing():
 
 # --- later starts ---
 
-def test_a_later_start_asks_nobody_until_policy_or_key_change():
+def test_later_start_sends_no_request_until_policy_or_key_changes():
     image = signed_image("later")
     store, path = new_store(), os.path.join(directory, "later.json")
     settings = rules(policy(docker={"": [sigstore(site)]}), path)
@@ -316,20 +317,20 @@ def test_a_later_start_asks_nobody_until_policy_or_key_change():
     assert start() == 1
     everything = len(registry.requests)
     assert start() == 0 and len(registry.requests) == everything, "the registry was asked though all is there"
-    # Another key: the signature that is kept does not count, and the registry has no other.
+    # With another key the stored signature does not count, and the registry has no other.
     rules(policy(docker={"": [sigstore(other)]}), path)
     assert start("signed by others only") == 1
     refused(pull("later", settings=settings, store=store, pull="never"), "drop --container-pull=never")
     attach("later", *(signed(key, f"{registry.name}/later", image.digest) for key in (site, other)), to=image.digest)
     assert start() == 1 and start() == 0
-    # Both are kept.
+    # Both are stored.
     rules(policy(docker={"": [sigstore(site)]}), path)
     assert start() == 0
     rules(policy(REJECT), path)
     assert start("rejected by this site's signature policy", pull="never") == 0
 
 
-def test_an_image_from_before_the_policy_is_no_exception():
+def test_image_stored_before_the_policy_is_verified():
     image = fresh_image()
     repository("before", image)
     store = new_store()
@@ -356,7 +357,7 @@ def test_require_digest_leaves_no_name_that_counts_as_admitted():
         assert os.stat(ref).st_mtime == 1
 
 
-def test_a_tag_that_moves_to_an_unsigned_image_is_refused():
+def test_tag_moved_to_unsigned_image_is_refused():
     image, moved = signed_image("moves"), fresh_image()
     store, settings = new_store(), required(sigstore(site))
     succeeds(pull("moves", store=store, settings=settings), image)
@@ -364,7 +365,8 @@ def test_a_tag_that_moves_to_an_unsigned_image_is_refused():
     refused(pull("moves", store=store, settings=settings), "the image is not signed")
     no_layer_was_asked_for("moves", moved)
     succeeds(pull("moves", "@" + image.digest, store=store, settings=settings), image)
-    # What a stored container was made from is still that image, under the name it had, and the tag does not matter.
+    # The image of a stored container is still the same under its earlier name, whatever the tag
+    # refers to.
     exact = required(sigstore(site, identity="matchExact"))
     refused(pull("moves", store=store, settings=exact, more=[f"manifest={image.digest}"]), "cosign signs no tag")
     attach("moves", signed(site, f"{registry.name}/moves:1", image.digest), to=image.digest)
@@ -373,7 +375,7 @@ def test_a_tag_that_moves_to_an_unsigned_image_is_refused():
     succeeds(pull("moves", store=store, settings=exact, more=[f"manifest={image.digest}"]), image)
 
 
-def test_a_registry_that_is_down_does_not_keep_a_signed_image_from_starting():
+def test_signed_image_starts_while_registry_is_down():
     image = signed_image("down-later")
     store, settings = new_store(), required(sigstore(site))
     succeeds(pull("down-later", store=store, settings=settings), image)
@@ -383,7 +385,7 @@ def test_a_registry_that_is_down_does_not_keep_a_signed_image_from_starting():
     refused(pull("down-later", store=store, settings=required(sigstore(other))), "the registry failed with status 503")
 
 
-def test_a_private_image_is_verified_with_its_users_credentials():
+def test_private_image_is_verified_with_its_users_credentials():
     for name, hide in (("private/signed", wants_basic), ("private/hidden", lambda h, *_: "Authorization" not in h.headers and (h.answer(404) or True))):
         image = fresh_image()
         repository(name, image, hide)
@@ -391,7 +393,8 @@ def test_a_private_image_is_verified_with_its_users_credentials():
         fails(pull(name, settings=required(sigstore(site)), **how), "the image is not signed")
         succeeds(pull(name, store=store, **{**how, "user": alice()}), image)
         attach(name, signed(site, f"{registry.name}/{name}", image.digest), to=image.digest)
-        # It is in the store and granted to her, so nothing has asked her for credentials yet.
+        # It is in the store and granted to alice, so no credentials have been requested from her
+        # yet.
         for tries in ("newer", "missing"):
             succeeds(pull(name, store=store, settings=required(sigstore(site)), pull=tries, **{**how, "user": alice()}), image)
         with open(os.path.join(store.path, "images/signatures", image.digest[7:]), "rb") as file:
@@ -400,7 +403,7 @@ def test_a_private_image_is_verified_with_its_users_credentials():
         assert not store.names("names"), "a private image has become public"
 
 
-def test_a_signed_image_in_a_real_registry():
+def test_signed_image_in_a_real_registry_is_admitted():
     server = DockerRegistry()
     image = fresh_image()
     server.push(image, "team/app")

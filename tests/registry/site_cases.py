@@ -1,20 +1,22 @@
-"""The site's rules, TLS, several imports at once, death, and a real registry."""
+"""The site's rules, TLS, concurrent imports, kills, and a real registry."""
 
 import os
 import shutil
 import struct
 import subprocess
+import threading
 import time
 
 import agent
 import oci
 from docker_registry import DockerRegistry
 from server import Server
-from scene import big_image, config, elsewhere, fails, new_store, noise, pull, registry, small, succeeds, work
+from scene import big_image, config, elsewhere, fails, new_store, noise, pull, registry, small, succeeds, wait_for, work
+from outcomes import outcome
 
 # --- the site's rules ---
 
-def test_site_rules():
+def test_site_rules_are_applied():
     registry.repository("rules", small)
     result = agent.run(store := new_store(), f"{registry.name}/rules:1", config=config(f'[registries."{registry.name}"]\nblocked = true', elsewhere))
     result.store = store
@@ -26,12 +28,13 @@ def test_site_rules():
     fails(pull("rules", settings=loose), "is writable by others")
 
 
-def test_an_agent_that_refuses_a_file():
+def test_agent_refusing_a_file_is_reported():
     registry.repository("nofile", small)
     fails(pull("nofile", on_new_layer=lambda _: "no space left on device"), "no space left on device")
 
 
-def test_no_space_is_said_with_both_numbers():
+@outcome(145, "refused", "no space at each write")
+def test_no_space_is_reported_with_both_numbers():
     image = oci.Image([oci.Layer({"s": b"s"})])
     image.manifest["layers"][0]["size"] = 1 << 49
     registry.repository("space", image.seal())
@@ -57,7 +60,7 @@ def make_certificates(name="tls"):
         openssl("x509", "-req", "-in", f"{name}.csr", "-CA", "ca.crt", "-CAkey", "ca.key", "-CAcreateserial", "-days", "2",
                 "-extfile", f"{name}.ext", "-out", f"{name}.crt")
         return [os.path.join(directory, f"{name}.{end}") for end in ("crt", "key")]
-    # Only `openssl ca` takes a first day; it wants an index and a configuration.
+    # Only `openssl ca` accepts a start date. It needs an index and a configuration.
     open(os.path.join(directory, "index.txt"), "w").close()
     with open(os.path.join(directory, "ca.cnf"), "w") as file:
         file.write("[ca]\ndefault_ca=x\n[x]\ndatabase=index.txt\nnew_certs_dir=.\nrand_serial=yes\ndefault_md=sha256\n"
@@ -74,7 +77,9 @@ def make_certificates(name="tls"):
             "selfsigned": [os.path.join(directory, f"ca.{end}") for end in ("crt", "key")]}
 
 
-def test_tls():
+@outcome(19, "refused", "TLS of every wrong form")
+@outcome(32, "refused", "redirects in a loop, to nowhere, to files, in the clear, to this node")
+def test_tls_failures_are_reported():
     certificates = make_certificates()
     ca = os.path.join(certificates["directory"], "ca.crt")
 
@@ -97,7 +102,7 @@ def test_tls():
     fails(result, "")
 
 
-def test_trusted_certificates_count_from_the_bundle_and_from_hashed_files():
+def test_trusted_certificates_are_read_from_bundle_and_hashed_files():
     certificates = make_certificates("system")
     made = certificates["directory"]
     server = Server(certificates["good"])
@@ -115,9 +120,10 @@ def test_trusted_certificates_count_from_the_bundle_and_from_hashed_files():
         succeeds(pull("system", server=server, settings=config("", elsewhere), program=script), small)
 
 
-# --- concurrency and death ---
+# --- concurrency and kills ---
 
-def test_two_at_once_convert_each_layer_once():
+@outcome(46, "accepted", "100 nodes pull one image", untested="more than two nodes")
+def test_two_concurrent_imports_convert_each_layer_once():
     image = big_image(2, layers=6)
     registry.repository("twice", image)
     store, settings = new_store(), config()
@@ -129,9 +135,10 @@ def test_two_at_once_convert_each_layer_once():
     assert sum(len(r.published) for r in results) == 6, results
 
 
-def test_killed_in_mid_pull_and_another_takes_over():
+@outcome(156, "accepted", "SIGKILL of import, converter, agent at every step")
+def test_import_killed_during_pull_is_replaced_by_another():
     image = big_image(4, layers=2)
-    begun = []
+    begun, go_on = [], threading.Event()
 
     def slow(handler, kind, name):
         if kind != "blobs" or name == oci.digest(image.config_bytes) or len(begun) >= 2:
@@ -143,18 +150,18 @@ def test_killed_in_mid_pull_and_another_takes_over():
         handler.end_headers()
         handler.wfile.write(blob[:1_000_000])
         handler.wfile.flush()
-        time.sleep(1.8)
+        go_on.wait(20)
         handler.close_connection = True
         return True
     registry.repository("killed", image, slow)
     store, settings = new_store(), config()
     first = agent.Import(store, f"{registry.name}/killed:1", config=settings)
-    while len(begun) < 2:
-        time.sleep(0.02)
+    wait_for(lambda: len(begun) == 2)
     second = agent.Import(store, f"{registry.name}/killed:1", config=settings)
-    time.sleep(0.5)
+    wait_for(lambda: any("another job on this node converts" in line for line in second.result.progress))
     first.kill()
     assert store.empty()
+    go_on.set()
     result = second.wait()
     result.store = store
     succeeds(result, image)
@@ -162,7 +169,7 @@ def test_killed_in_mid_pull_and_another_takes_over():
     assert not [n for n in store.names("records") + store.names("names") if n.startswith(".")]
 
 
-def test_a_stopped_holder_is_waited_for_without_a_busy_loop():
+def test_stopped_lock_holder_is_awaited_without_busy_loop():
     image = big_image(1)
     registry.repository("held", image)
     store, settings = new_store(), config()
@@ -183,7 +190,7 @@ def test_a_stopped_holder_is_waited_for_without_a_busy_loop():
 
 # --- a real registry ---
 
-def test_docker_registry():
+def test_docker_registry_image_is_pulled():
     server = DockerRegistry()
     settings = config("", server)
     for docker in (False, True):

@@ -1,4 +1,5 @@
-"""Layers that mean another thing above other layers: directories that they only imply, hard links to files below, whiteouts."""
+"""Layers whose meaning depends on lower layers: implied directories, hard links to files below,
+whiteouts."""
 
 import os
 import struct
@@ -35,7 +36,7 @@ def fitted(image, place):
 
 
 def listed(result, name, path):
-    """A line of ls about what a layer has."""
+    """Returns a line of ls about an entry of a layer."""
     file = os.path.join(result.store.path, "layers/sha256", f"{name}.sqsh")
     lines = subprocess.run(["unsquashfs", "-lln", file], stdout=subprocess.PIPE, text=True, check=True).stdout.splitlines()
     return next((line for line in lines if f"squashfs-root/{path}" in line.split(" -> ")[0].split()[-1:]), "")
@@ -44,7 +45,7 @@ def listed(result, name, path):
 base = layer(d("var"), d("var/tmp", 0o1777), d("usr"), d("usr/sbin"), s("sbin", "usr/sbin"), f("usr/sbin/old", "old"), d("root", 0o700))
 
 
-def test_implied_directories_take_what_lies_below():
+def test_implied_directories_take_attributes_of_lower_layers():
     image = oci.Image([base, layer(f("var/tmp/new"), f("root/new"), f("sbin/new"), h("sbin/hard", "sbin/old"), w("none/nothing"))])
     registry.repository("implied", image)
     result = pull("implied")
@@ -58,7 +59,7 @@ def test_implied_directories_take_what_lies_below():
     assert [request[0] for request in registry.requests[before:]] == ["HEAD"]
 
 
-def test_a_fitted_layer_is_shared_where_the_same_lies_below():
+def test_fitted_layer_is_shared_over_equal_lower_layers():
     top, store = layer(f("var/tmp/x")), new_store()
     one, two = oci.Image([base, top]), oci.Image([base, top, layer(d("more"))])
     other = oci.Image([layer(d("var"), d("var/tmp", 0o700)), top])
@@ -72,7 +73,7 @@ def test_a_fitted_layer_is_shared_where_the_same_lies_below():
 
 
 def form(result, name):
-    """The file system of a layer and its compressor's number, or whether there is one."""
+    """Returns the file system of a layer and its compressor's number, or whether there is one."""
     with open(os.path.join(result.store.path, "layers/sha256", f"{name}.sqsh"), "rb") as file:
         head = file.read(2048)
     if head[:4] == b"hsqs":
@@ -81,7 +82,7 @@ def form(result, name):
     return "erofs", struct.unpack_from("<I", head, 1024 + 80)[0] & 1
 
 
-def test_layers_are_as_the_site_wants_and_lie_above_each_other():
+def test_layers_follow_site_format_and_stack_in_order():
     store, above = new_store(), [base]
     wanted = (("squashfs", "zstd", 6), ("squashfs", "lz4", 5), ("erofs", "lz4", 1), ("squashfs", "none", 5), ("erofs", "none", 0), ("squashfs", "zstd", 6))
     for number, (file_system, word, compressor) in enumerate(wanted):
@@ -92,14 +93,14 @@ def test_layers_are_as_the_site_wants_and_lie_above_each_other():
         result = pull(f"compressed/{number}", store=store, settings=settings)
         names = brought(result, image)
         assert form(result, names[-1]) == (file_system, compressor), form(result, names[-1])
-        if file_system == "squashfs":  # of which the layer below says it, whatever its form
+        if file_system == "squashfs":  # the layer below decides, whatever its form
             assert listed(result, names[-1], "var/tmp").startswith("drwxrwxrwt")
     assert form(result, names[0]) == ("squashfs", 6)
     sizes = [os.stat(os.path.join(store.path, "layers/sha256", f"{name}.sqsh")).st_size for name in names[1:]]
     assert max(sizes[:3]) < 400_000 < min(sizes[3:5]), sizes
 
 
-def test_zstd_is_always_squashfs_and_by_itself_erofs_is_for_some_kernels_only():
+def test_zstd_is_always_squashfs_and_erofs_depends_on_kernel():
     image = oci.Image([layer(f("a", "a"))])
     for number, text in enumerate(('layer_compression = "zstd"\nlayer_format = "erofs"', 'layer_format = "auto"')):
         registry.repository(f"form/{number}", image)
@@ -109,9 +110,10 @@ def test_zstd_is_always_squashfs_and_by_itself_erofs_is_for_some_kernels_only():
         assert form(result, brought(result, image)[0])[0] == ("erofs" if only_erofs else "squashfs")
 
 
-def test_many_such_layers_wait_for_each_other():
+def test_many_fitted_layers_wait_for_each_other():
     layers = [base]
-    for number in range(15):  # no more, or they would be merged; the higher the larger: all above wait for those below
+    # More would be merged; higher layers are larger and wait for those below.
+    for number in range(15):
         layers.append(layer(f(f"var/tmp/{number}", noise.randbytes(500 * number).hex()), f(f"var/implied/{number}"), w(f"var/implied/{number - 1}")))
     image = oci.Image(layers)
     registry.repository("waiting", image)
@@ -125,7 +127,7 @@ def test_many_such_layers_wait_for_each_other():
     assert listed(result, names[15], "var/tmp").startswith("drwxrwxrwt")
 
 
-def test_the_same_layer_again_counts_where_it_is_topmost():
+def test_repeated_layer_counts_at_its_topmost_position():
     empty, a, b = layer(), layer(d("a")), layer(d("b"))
     image = oci.Image([a, empty, b, empty, a, empty] + [empty] * 40)
     registry.repository("again", image)
@@ -136,7 +138,7 @@ def test_the_same_layer_again_counts_where_it_is_topmost():
     assert [request[0] for request in registry.requests[before:]] == ["HEAD"]
 
 
-def test_a_hard_link_to_nothing_names_the_link():
+def test_hard_link_to_missing_file_names_the_link():
     image = oci.Image([base, layer(h("here", "not/there"))])
     registry.repository("dangling", image)
     result = pull("dangling")
@@ -144,7 +146,7 @@ def test_a_hard_link_to_nothing_names_the_link():
     assert len(result.store.layers()) <= 1
 
 
-def test_another_origin_must_deliver_what_lies_below_a_fitted_layer():
+def test_lower_layers_of_fitted_layer_need_delivery_by_new_origin():
     secret = layer(d("private"), f("private/key", noise.randbytes(100).hex()))
     image = oci.Image([secret, layer(h("copy", "private/key"))])
     registry.repository("fitted/secret", image)
@@ -160,6 +162,6 @@ def test_another_origin_must_deliver_what_lies_below_a_fitted_layer():
     assert not result.published and len(elsewhere.seen(secret.digest)) == before + 1, result
 
 
-def test_a_converter_that_dies_while_it_waits_says_so():
+def test_converter_dying_while_waiting_is_reported():
     registry.repository("broken-below", oci.Image([oci.Layer({}, b"x" * 1024), layer(f("implied/x"))]))
     fails(pull("broken-below"), "convert layer")

@@ -1,4 +1,5 @@
-"""Plays srun for the nodes of a step, and the users' processes that speak with it (runtime/protocol/meeting.hpp)."""
+"""Acts as srun for the nodes of a step, and as the users' processes that talk to it
+(runtime/protocol/tracker.hpp)."""
 
 import os
 import socket
@@ -7,7 +8,7 @@ import threading
 
 import user
 
-MEET, TELL, MET = 4, 5, 21
+ASK, TELL, ANSWER = 4, 5, 21
 JOIN, MORE, PROGRESS, DONE, LEFT, SLOW, CUT_OFF, PLACE = 1, 2, 3, 4, 5, 6, 7, 16
 MOST = 12
 ADDRESS = struct.Struct("16sH6x")
@@ -25,16 +26,18 @@ class Node:
 
 
 class Step:
-    """`place` says which nodes the one with this index is sent to; by default all before it, the nearest of a binary tree first."""
+    """A step. `place` returns the sources of the node with this index. By default these are all
+    earlier nodes, the nearest of a binary tree first."""
 
     def __init__(self, place=None):
         self.nodes, self.told, self.asked_for_more, self.asked_for_faster = [], [], [], []
-        self.came = {}  # by index: bytes from the registry, from nodes, from the shared store, from mirrors
+        # By index: bytes from the registry, from nodes, from the shared store, from mirrors.
+        self.came = {}
         self.key, self.lock = os.urandom(32), threading.Lock()
         self.place = place or (lambda index: sorted(range(index), reverse=True, key=lambda other: (other == (index - 1) // 2, -other)))
 
     def answer(self, record):
-        """Bytes of a record; the answer, or nothing."""
+        """Takes the bytes of a record. Returns the answer, or None."""
         kind, index, _, count, image, done, total, addresses, _, indices, _, *came = RECORD.unpack(record)
         with self.lock:
             if kind == JOIN:
@@ -67,7 +70,7 @@ class Step:
 
 
 class OnNode(user.User):
-    """Speaks for one node of the step, and for its user."""
+    """Acts for one node of the step, and for its user."""
 
     def __init__(self, step, answer=None):
         super().__init__(answer)
@@ -77,7 +80,7 @@ class OnNode(user.User):
         with connection:
             while data := connection.recv(user.MESSAGE.size + RECORD.size):
                 kind = struct.unpack_from("I", data)[0]
-                if kind not in (MEET, TELL):
+                if kind not in (ASK, TELL):
                     self._answer(connection, data[: user.MESSAGE.size])
                 elif place := self.step.answer(data[user.MESSAGE.size:]):
-                    connection.send(user.MESSAGE.pack(MET, bytes(32), 0, 0, b"", b"", 0, 0, b"", b"") + place)
+                    connection.send(user.MESSAGE.pack(ANSWER, bytes(32), 0, 0, b"", b"", 0, 0, b"", b"") + place)

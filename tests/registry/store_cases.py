@@ -1,4 +1,4 @@
-"""The store: who may use what is in it."""
+"""The store: permission to use stored images."""
 
 
 import agent
@@ -15,16 +15,16 @@ def layer_requests(server, image):
 
 
 def refused(result, *texts):
-    """With one line that has all `texts` in it; the store may hold what others put there."""
+    """Checks for one line that contains all `texts`. The store may contain objects of others."""
     assert result.done is None and result.failed is not None and result.status == 1, result
     for text in texts:
         assert text in result.failed, f"{text!r} is not in: {result.failed}"
     assert "\n" not in result.failed
     return result
 
-# --- another origin that names the same digests ---
+# --- another origin with the same digests ---
 
-def test_another_origin_that_has_only_the_manifest_gets_nothing():
+def test_another_origin_with_only_the_manifest_gets_no_layer():
     image = image_of_its_own()
     registry.repository("secret/app", image)
     store, settings = new_store(), config("public_ttl = 0")
@@ -35,12 +35,12 @@ def test_another_origin_that_has_only_the_manifest_gets_nothing():
     refused(pull("stolen", server=elsewhere, store=store, settings=settings), "missing in the registry")
     refused(pull("stolen", "@" + image.digest, server=elsewhere, store=store, settings=settings), "missing in the registry")
     assert f"{elsewhere.name}%2Fstolen:1" not in store.names("names")
-    # One of the layers is not enough either.
+    # Having one of the layers is not enough either.
     stolen.blobs[image.layers[0].digest] = image.layers[0].blob
     refused(pull("stolen", server=elsewhere, store=store, settings=settings), image.layers[1].digest, "missing in the registry")
 
 
-def test_another_origin_that_delivers_every_byte_is_believed_and_nothing_is_converted_again():
+def test_another_origin_delivering_every_byte_converts_nothing():
     image = image_of_its_own()
     registry.repository("mine/app", image)
     elsewhere.repository("theirs/app", image)
@@ -49,14 +49,14 @@ def test_another_origin_that_delivers_every_byte_is_believed_and_nothing_is_conv
     before = len(layer_requests(elsewhere, image))
     result = succeeds(pull("theirs/app", server=elsewhere, store=store, settings=settings), image)
     assert len(layer_requests(elsewhere, image)) == before + 2 and not result.published, result
-    # Now both places are known to have it.
+    # Now both origins are known to have it.
     for server, name in ((registry, "mine/app"), (elsewhere, "theirs/app")):
         before = len(layer_requests(server, image))
         succeeds(pull(name, server=server, store=store, settings=settings, pull="always"), image)
         assert len(layer_requests(server, image)) == before
 
 
-def test_another_origin_that_delivers_other_bytes_is_refused():
+def test_another_origin_delivering_other_bytes_is_refused():
     image = image_of_its_own()
     registry.repository("right/app", image)
     wrong = elsewhere.repository("wrong/app", image)
@@ -88,7 +88,7 @@ def test_layers_are_shared_within_a_repository():
     assert len(registry.seen(base.digest)) == 1
 
 
-def test_jobs_that_start_at_once_ask_for_each_layer_once():
+def test_concurrent_jobs_request_each_layer_once():
     image = big_image(1, layers=3)
     registry.repository("at/once", image)
     store, settings = new_store(), config("public_ttl = 0")

@@ -1,4 +1,5 @@
-"""Plays the process that reads for the user: answers import's questions about credentials (runtime/protocol/user_source.hpp)."""
+"""Acts as the process that reads for the user: answers import's requests for credentials
+(runtime/protocol/user_source.hpp)."""
 
 import array
 import fcntl
@@ -8,8 +9,8 @@ import struct
 import threading
 
 CREDENTIALS, SECRET, NONE, FAILED, PROGRESS = 1, 16, 17, 19, 20
-MESSAGE = struct.Struct("I32s4xQQ256s600sIi1000s400s")  # and behind it
-MEETING = 608  # bytes: step.py
+MESSAGE = struct.Struct("I32s4xQQ256s600sH2xi1000s400s")  # followed by data
+TRACKER = 608  # bytes: step.py
 
 
 def sealed(records):
@@ -20,7 +21,8 @@ def sealed(records):
 
 
 class User:
-    """`answer` is what he shows: records, None for nothing, text for a failure, or a function of (registry, user)."""
+    """The user. `answer` is the reply: records, None for nothing, text for a failure, or a function
+    of (registry, user)."""
 
     def __init__(self, answer=None):
         self.answer, self.asked = answer, []
@@ -33,7 +35,7 @@ class User:
 
     def _serve(self, connection):
         with connection:
-            while data := connection.recv(MESSAGE.size + MEETING):
+            while data := connection.recv(MESSAGE.size + TRACKER):
                 self._answer(connection, data[:MESSAGE.size])
 
     def _answer(self, connection, data):
@@ -49,7 +51,7 @@ class User:
         said, error = ("", text) if kind == FAILED else (text, "")
         message = MESSAGE.pack(kind, bytes(32), 0, 0, b"", said.encode(), 3 if kind == FAILED else 0, 0, error.encode(), b"")
         control = [] if descriptor is None else [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [descriptor]))]
-        connection.sendmsg([message + bytes(MEETING)], control)
+        connection.sendmsg([message + bytes(TRACKER)], control)
         if descriptor is not None:
             os.close(descriptor)
 

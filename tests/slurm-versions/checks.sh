@@ -1,4 +1,4 @@
-# What must hold under every Slurm version and at every site. Uses `cluster`, `check`, `image`, `silent_port` and `scratch`.
+# Checks for every Slurm version and site. Uses `cluster`, `check`, `image`, `silent_port` and `scratch`.
 
 same() {
     [[ $1 == "$2" ]] || { echo "\"$2\" instead of \"$1\""; return 1; }
@@ -51,14 +51,14 @@ is_as_before() { diff "$scratch/before" <(traces); }
 
 # --- checks --------------------------------------------------------------------------------------------------------
 
-options_are_in_the_help() {
+help_lists_the_options() {
     local program
     for program in srun sbatch salloc; do
         [[ $(alice "$program" --help) == *--container-image=* ]] || { echo "$program --help has no --container-image"; return 1; }
     done
 }
 
-runs_as_the_user_on_two_nodes() {
+step_runs_as_the_user_on_two_nodes() {
     local wanted='2001 2001 2100 0000000000000000 0000000000000000 1 root:0:0'
     # shellcheck disable=SC2016
     same "$wanted"$'\n'"$wanted" "$(contained -N2 sh -c '
@@ -66,11 +66,11 @@ runs_as_the_user_on_two_nodes() {
         test -e /workspace/file && echo "$@" "$(head -n 1 /etc/passwd | cut -d: -f1,3,4)"' 2>/dev/null)"
 }
 
-tasks_share_a_namespace() {
+tasks_share_one_namespace() {
     same 8 "$(contained -N1 -n8 readlink /proc/self/ns/mnt | sort | uniq -c | awk '{ print $1 }')"
 }
 
-runs_a_batch_script() {
+batch_script_runs() {
     # shellcheck disable=SC2016
     printf '#!/bin/sh\n#SBATCH --container-image=%s\ntest -e /workspace/file && echo inside as $(id -u)\nexit 7\n' "$image" |
         alice sh -c 'cat >script; sbatch --quiet --wait -o out script; echo $? >>out'
@@ -83,7 +83,7 @@ user_error_is_one_line() {
     same 1 "$status" && same 1 "$(grep -c 'spank-container: .*/no/such/source' <<<"$output")" && within 2 nodes_are_idle
 }
 
-nodes_that_fail_alike_share_a_line() {
+nodes_with_equal_errors_share_a_line() {
     local output
     output=$(contained -N2 -n4 --container-mounts=/no/such/source:/mnt true 2>&1) && return 1
     same 1 "$(grep -c 'spank-container: ' <<<"$output")" && grep -q 'spank-container: node\[01-02\]: .*/no/such/source' <<<"$output"
@@ -97,8 +97,8 @@ components_have_their_own_containers() {
         cat - <(alice srun -n1 true : -n1 --container-image="$image" sh -c 'test -e /workspace/file && echo inside $SLURM_PROCID' 2>/dev/null) | sort)"
 }
 
-# The task must notice that nobody answers.
-missing_agent_is_told() {
+# The task must notice that the agent does not answer.
+missing_agent_is_reported() {
     local output status=0
     within 10 nodes_are_idle || return 1 # the job before needs the agent for its epilog
     cluster exec node01 mount -t tmpfs none /usr/libexec/spank-container
@@ -108,7 +108,7 @@ missing_agent_is_told() {
 }
 
 # Kills the agent while it waits for the registry: the same, but later.
-killed_agent_is_noticed() {
+killed_agent_is_reported() {
     start_silent_pull || return 1
     cluster exec node01 pkill -KILL -x agent
     within 2 queue_is_empty && within 2 nodes_are_idle
@@ -123,11 +123,11 @@ agent_lives_as_long_as_the_step() {
 no_agent() { ! cluster exec node01 pgrep -x agent; }
 no_step() { no_agent && ! cluster exec node01 pgrep -x slurmstepd && ! cluster exec node02 pgrep -x slurmstepd; }
 
-scancel_ends_a_running_step() {
+scancel_ends_running_step() {
     alice rm -f up
     contained -N2 --container-mount-home sh -c 'touch /home/alice/up; exec sleep 100' &
     within 10 alice test -e up || return 1
-    # What looks for left-overs must be able to find some.
+    # The search for left-overs must be able to find some.
     [[ -n $(loops_of node01) ]] || { echo 'no loop device of the running step was found'; return 1; }
     ! is_as_before >/dev/null || { echo 'no trace of the running step was found'; return 1; }
     alice scancel --user alice
@@ -136,7 +136,7 @@ scancel_ends_a_running_step() {
 
 # A registry that takes connections and never says a word.
 start_silent_registry() {
-    cluster exec head sh -c "printf '[registries.\"registry:$silent_port\"]\ninsecure = true\n' >>/etc/spank-container/config.toml"
+    cluster exec head sh -c "grep -q registry:$silent_port /etc/spank-container/config.toml || printf '[registries.\"registry:$silent_port\"]\ninsecure = true\n' >>/etc/spank-container/config.toml"
     cluster exec head python3 -c "
 import socket, time
 listener = socket.create_server(('', $silent_port))
@@ -148,15 +148,15 @@ start_silent_pull() {
     within 10 cluster exec node01 pgrep -x import
 }
 
-scancel_ends_a_pull() {
+scancel_ends_pull() {
     start_silent_pull || return 1
     alice scancel --user alice
     within 1 queue_is_empty && within 1 is_as_before
 }
 
-leaves_nothing() { within 3 is_as_before && within 2 nodes_are_idle; }
+steps_leave_nothing() { within 3 is_as_before && within 2 nodes_are_idle; }
 
-# What the job wrote into its own /tmp is what the container is given as /tmp of the host, and the node never sees it.
+# The container gets the job's own /tmp as /tmp of the host, and the node never sees it.
 private_tmp_can_be_mounted() {
     local marker=marker.$RANDOM
     # shellcheck disable=SC2016
@@ -165,13 +165,13 @@ private_tmp_can_be_mounted() {
     same word "$(alice cat out)" && ! cluster exec node01 test -e /tmp/$marker && ! cluster exec node02 test -e /tmp/$marker
 }
 
-own_tmp_is_still_private() {
+own_tmp_stays_private() {
     # shellcheck disable=SC2016
     same '' "$(contained -N1 ls -A /tmp)"
 }
 
 # From 23.11 on Slurm starts it through a program of its own, whose libraries are not there.
-task_prolog_of_the_user_runs_inside() {
+user_task_prolog_runs_inside() {
     alice sh -c 'printf "#!/bin/sh\ntest -e /workspace/file && echo export PROLOG=inside\n" >prolog; chmod 755 prolog'
     # shellcheck disable=SC2016
     same inside "$(contained -N1 --container-mount-home --task-prolog=/home/alice/prolog sh -c 'echo $PROLOG')"
@@ -205,7 +205,7 @@ open_mpi_of_another_pmix_runs() {
 is_of_settings() { [[ $1 == *linuxproc* || $1 == *pgid* || $1 == *no_* || $1 == *configless* || $1 == *auth_slurm* ]]; }
 
 # A row that is plain by mistake is none.
-setting_is_in_force() {
+site_setting_is_in_force() {
     local config
     config=$(alice scontrol show config | sed 's/ *= */=/') || return
     in_config() { grep -qxE "$1" <<<"$config" || { echo "not $1, but $(grep "^${1%%=*}=" <<<"$config")"; return 1; }; }
@@ -225,65 +225,65 @@ slurm_commands_work_inside() {
 }
 
 # Of a job, as the site has not said global: the second step joins, and the end of the job takes it away.
-a_name_is_kept_between_steps() {
+named_container_persists_between_steps() {
     # shellcheck disable=SC2016
     printf '#!/bin/sh\nsrun --container-image=%s --container-name=kept touch /workspace/mark\nsrun --container-name=kept ls /workspace/mark\n' "$image" |
         alice sh -c 'cat >script; sbatch --quiet --wait -N1 -o out script'
     same /workspace/mark "$(alice cat out)"
 }
 
-has_a_terminal() {
+terminal_is_provided() {
     alice script -qec "srun --pty --container-image=$image sh -c 'test -e /workspace/file && tty'" /dev/null | grep /dev/pts/
 }
 
 # slurmd asks for its configuration again, or finds it, and the plugin with it.
-works_after_slurmd_restarts() {
+steps_run_after_slurmd_restart() {
     cluster restart node01 && within 10 nodes_are_idle && same inside "$(contained -w node01 sh -c 'test -e /workspace/file && echo inside')"
 }
 
 # run_checks_of_settings SITE
 run_checks_of_settings() {
     start_silent_registry
-    check setting_is_in_force setting_is_in_force "$1"
-    check options_are_in_the_help options_are_in_the_help
-    check runs_as_the_user_on_two_nodes runs_as_the_user_on_two_nodes
+    check site_setting_is_in_force site_setting_is_in_force "$1"
+    check help_lists_the_options help_lists_the_options
+    check step_runs_as_the_user_on_two_nodes step_runs_as_the_user_on_two_nodes
     within 10 no_step || true
     traces >"$scratch/before"
-    check tasks_share_a_namespace tasks_share_a_namespace
-    check runs_a_batch_script runs_a_batch_script
-    check a_name_is_kept_between_steps a_name_is_kept_between_steps
-    check has_a_terminal has_a_terminal
+    check tasks_share_one_namespace tasks_share_one_namespace
+    check batch_script_runs batch_script_runs
+    check named_container_persists_between_steps named_container_persists_between_steps
+    check terminal_is_provided terminal_is_provided
     check slurm_commands_work_inside slurm_commands_work_inside
     check user_error_is_one_line user_error_is_one_line
-    check scancel_ends_a_running_step scancel_ends_a_running_step
-    check scancel_ends_a_pull scancel_ends_a_pull
-    check works_after_slurmd_restarts works_after_slurmd_restarts
-    check leaves_nothing leaves_nothing
+    check scancel_ends_running_step scancel_ends_running_step
+    check scancel_ends_pull scancel_ends_pull
+    check steps_run_after_slurmd_restart steps_run_after_slurmd_restart
+    check steps_leave_nothing steps_leave_nothing
 }
 
 # run_checks VERSION SITE
 run_checks() {
     start_silent_registry
-    check options_are_in_the_help options_are_in_the_help
-    check runs_as_the_user_on_two_nodes runs_as_the_user_on_two_nodes
+    check help_lists_the_options help_lists_the_options
+    check step_runs_as_the_user_on_two_nodes step_runs_as_the_user_on_two_nodes
     within 10 no_step || true # of what ends after its step nothing may be in the picture of before
     traces >"$scratch/before"
-    check tasks_share_a_namespace tasks_share_a_namespace
-    check runs_a_batch_script runs_a_batch_script
+    check tasks_share_one_namespace tasks_share_one_namespace
+    check batch_script_runs batch_script_runs
     check user_error_is_one_line user_error_is_one_line
-    check nodes_that_fail_alike_share_a_line nodes_that_fail_alike_share_a_line
+    check nodes_with_equal_errors_share_a_line nodes_with_equal_errors_share_a_line
     check components_have_their_own_containers components_have_their_own_containers
-    check task_prolog_of_the_user_runs_inside task_prolog_of_the_user_runs_inside
-    check missing_agent_is_told missing_agent_is_told
-    check killed_agent_is_noticed killed_agent_is_noticed
+    check user_task_prolog_runs_inside user_task_prolog_runs_inside
+    check missing_agent_is_reported missing_agent_is_reported
+    check killed_agent_is_reported killed_agent_is_reported
     check agent_lives_as_long_as_the_step agent_lives_as_long_as_the_step
-    check scancel_ends_a_running_step scancel_ends_a_running_step
-    check scancel_ends_a_pull scancel_ends_a_pull
+    check scancel_ends_running_step scancel_ends_running_step
+    check scancel_ends_pull scancel_ends_pull
     if [[ $2 == *job_container* ]]; then
         check private_tmp_can_be_mounted private_tmp_can_be_mounted
-        check own_tmp_is_still_private own_tmp_is_still_private
+        check own_tmp_stays_private own_tmp_stays_private
     fi
-    check leaves_nothing leaves_nothing
+    check steps_leave_nothing steps_leave_nothing
     [[ $1 != 2[24].* ]] || check open_mpi_of_another_pmix_runs open_mpi_of_another_pmix_runs
     check task_prolog_runs_on_the_host task_prolog_runs_on_the_host
 }

@@ -1,4 +1,4 @@
-"""packaging/examples/cookbook: each recipe as it is, submitted by a user; the images are the tests' own."""
+"""packaging/examples/cookbook: each recipe, unchanged, submitted by a user with test images."""
 import contextlib
 import hashlib
 import os
@@ -22,7 +22,7 @@ SECONDS = 90
 
 @contextlib.contextmanager
 def recipes(cluster, *names):
-    """A directory of alice's on every node, with these files of the cookbook."""
+    """Makes a directory of alice on every node with these files of the cookbook."""
     there = "/home/shared/cookbook"
     here = os.path.join(cluster.shared, "cookbook")
     os.makedirs(here)
@@ -36,11 +36,12 @@ def recipes(cluster, *names):
 
 
 def submit(cluster, there, recipe, *options, **variables):
-    """What a user types in that directory; its output, with that of all tasks of an array."""
+    """Runs a command line in that directory. Returns its output, including that of all tasks of an
+    array."""
     words = [f"{name}={value}" for name, value in variables.items()]
     done = cluster.run("env", "-C", there, *words, "sbatch", "--parsable", *options, recipe)
     job = done.good().strip()
-    # sbatch --wait would look every ten seconds.
+    # sbatch --wait polls every ten seconds only.
     await_true(lambda: not cluster.inquirer.ask(f"squeue -h -j {job}"), SECONDS, f"{recipe} does not end")
     codes = re.findall(r"ExitCode=(\S+)", " ".join(cluster.inquirer.ask(f"scontrol -o show job {job}")))
     output = cluster.run("sh", "-c", f"cat {there}/*-{job}*.out").out
@@ -49,7 +50,7 @@ def submit(cluster, there, recipe, *options, **variables):
 
 
 @test
-def an_array_takes_a_line_of_the_list_each(cluster):
+def array_tasks_take_one_list_line_each(cluster):
     with recipes(cluster, "array.sbatch") as (here, there):
         for name in ("one", "two", "three"):
             with open(f"{here}/{name}", "w") as file:
@@ -62,7 +63,7 @@ def an_array_takes_a_line_of_the_list_each(cluster):
 
 
 @test
-def python_packages_lie_beside_an_image(cluster):
+def python_packages_are_stored_beside_an_image(cluster):
     with Home(cluster), recipes(cluster, "pip.sbatch") as (here, there):
         offline = {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": "/packages", "PIP_BREAK_SYSTEM_PACKAGES": "1"}
         output = submit(cluster, there, "pip.sbatch", "-w", "node01", IMAGE=python_image(cluster), REQUIREMENTS="salute", PROGRAM="salute", **offline)
@@ -76,7 +77,7 @@ def python_packages_lie_beside_an_image(cluster):
 
 
 @test
-def an_image_is_made_on_top_of_another(cluster):
+def image_is_built_on_top_of_another(cluster):
     with recipes(cluster, "extend.sbatch") as (here, there):
         install = "test $(id -u) = 0; printf '#!/bin/sh\\necho of mine\\n' >/usr/bin/mine; chmod 755 /usr/bin/mine"
         output = submit(cluster, there, "extend.sbatch", IMAGE=BASE, INSTALL=install, PROGRAM="mine")
@@ -85,8 +86,8 @@ def an_image_is_made_on_top_of_another(cluster):
 
 
 @test
-def pip_installs_into_an_image_that_is_saved(cluster):
-    """Without --user, and only what was changed: a layer of the image."""
+def pip_packages_are_installed_into_a_saved_image(cluster):
+    """Without --user. Only changes are saved, as a layer of the image."""
     with recipes(cluster, "extend.sbatch") as (here, there):
         install = "pip install --no-index --find-links /packages --break-system-packages salute"
         output = submit(cluster, there, "extend.sbatch", IMAGE=python_image(cluster), INSTALL=install, PROGRAM="salute", FORMAT="oci-layer:", SAVED="with.tar")
@@ -95,14 +96,15 @@ def pip_installs_into_an_image_that_is_saved(cluster):
 
 
 @test
-def a_private_image_is_used_after_a_login(cluster):
+def private_image_is_used_after_login(cluster):
     with recipes(cluster, "private.sbatch") as (_, there), in_home(cluster, ".docker/config.json", DOCKER):
         output = submit(cluster, there, "private.sbatch", IMAGE=PRIVATE, PROGRAM="echo inside")
         equal(output.splitlines()[-1], "inside", "what the program says")
 
 
 def compiled(here, family):
-    """Debian 12's MPICH sometimes waits in MPI_Finalize for ever, see mpi_test.py: its program ends without."""
+    """Compiles the program. Debian 12's MPICH sometimes waits in MPI_Finalize forever
+    (mpi_test.py), so its program ends without it."""
     source = f"{here}/pingpong.c"
     if family == "mpich":
         text = open(source).read()
@@ -112,7 +114,7 @@ def compiled(here, family):
 
 
 def table(output):
-    """Bytes, microseconds and MB/s, all sizes."""
+    """Returns bytes, microseconds and MB/s of all sizes."""
     rows = [line.split() for line in output.splitlines() if re.fullmatch(r"[ \d.]+", line)]
     equal([int(row[0]) for row in rows], [8 ** i for i in range(1, 8)], "sizes")
     expect(all(float(row[1]) > 0 and float(row[2]) >= 0 for row in rows), f"no figures: {rows}")
@@ -120,7 +122,7 @@ def table(output):
 
 
 @test
-def mpi_of_the_image_has_a_table_of_bandwidths(cluster):
+def image_mpi_prints_bandwidth_table(cluster):
     image = mpi_test.prepare(cluster)
     with recipes(cluster, "mpi-hybrid.sbatch", "pingpong.c") as (here, there):
         compiled(here, "openmpi")
@@ -128,7 +130,7 @@ def mpi_of_the_image_has_a_table_of_bandwidths(cluster):
 
 
 @test
-def mpi_of_the_node_has_a_table_of_bandwidths(cluster):
+def node_mpi_prints_bandwidth_table(cluster):
     image = mpi_test.prepare(cluster)
     with recipes(cluster, "mpi-node.sbatch", "pingpong.c") as (here, there), \
             rules(cluster, 'mpi_libraries = ["/usr/lib/x86_64-linux-gnu/libmpich.so.12"]\n'):
@@ -137,7 +139,7 @@ def mpi_of_the_node_has_a_table_of_bandwidths(cluster):
 
 
 @test
-def bodies_keep_their_energy_whatever_the_number_of_ranks(cluster):
+def nbody_energy_is_conserved_for_any_number_of_ranks(cluster):
     image = mpi_test.prepare(cluster)
     with recipes(cluster, "nbody.sbatch", "nbody.c") as (here, there):
         subprocess.run(["mpicc.openmpi", "-O2", "-o", f"{here}/nbody", f"{here}/nbody.c", "-lm"], check=True)
@@ -152,19 +154,19 @@ def bodies_keep_their_energy_whatever_the_number_of_ranks(cluster):
 
 
 @test
-def python_computes_pi_by_mpi(cluster):
+def python_mpi_computes_pi(cluster):
     with recipes(cluster, "pi-mpi.sbatch", "pi-mpi.py") as (_, there):
         output = submit(cluster, there, "pi-mpi.sbatch", IMAGE=mpi_test.prepare(cluster), SLICES=20000)
         expect("4 ranks on 2 nodes: pi is 3.14159265" in output, f"no pi: {output}")
 
 
 @test
-def a_fake_jax_starts_without_pmix(cluster):
+def fake_jax_starts_without_pmix(cluster):
     with recipes(cluster, "jax.sbatch") as (here, there):
         with open(f"{here}/jax.py", "w") as file:
             file.write(fake_frameworks.JAX)
         output = submit(cluster, there, "jax.sbatch", IMAGE=python_image(cluster))
-        equal(sorted(line for line in output.splitlines() if "pulling" not in line), [f"{rank} of 4 ['fake:{rank % 2}']" for rank in range(4)], "ranks")
+        equal(sorted(line for line in output.splitlines() if "pulling" not in line and "pulled" not in line), [f"{rank} of 4 ['fake:{rank % 2}']" for rank in range(4)], "ranks")
 
 
 def write(path, text):
@@ -174,13 +176,13 @@ def write(path, text):
 
 
 def ranks(output, tail):
-    """What four ranks on two nodes say, in their order."""
+    """Returns the output of four ranks on two nodes, in their order."""
     lines = sorted(re.findall(r"rank .*", output))
     equal(lines, [f"rank {rank} of 4, {rank % 2} on node {rank // 2}: {tail}" for rank in range(4)], "ranks")
 
 
 @test
-def a_fake_lightning_finds_its_ranks_by_slurms_variables(cluster):
+def fake_lightning_finds_ranks_by_slurm_variables(cluster):
     with recipes(cluster, "lightning.sbatch") as (here, there):
         write(f"{here}/lightning.py", fake_frameworks.LIGHTNING)
         write(f"{here}/train.py", fake_frameworks.LIGHTNING_TRAIN)
@@ -188,7 +190,7 @@ def a_fake_lightning_finds_its_ranks_by_slurms_variables(cluster):
 
 
 @test
-def a_fake_horovod_finds_its_ranks_by_mpi(cluster):
+def fake_horovod_finds_ranks_by_mpi(cluster):
     with recipes(cluster, "horovod.sbatch") as (here, there):
         write(f"{here}/horovod/torch.py", fake_frameworks.HOROVOD)
         write(f"{here}/train.py", fake_frameworks.HOROVOD_TRAIN)
@@ -196,7 +198,7 @@ def a_fake_horovod_finds_its_ranks_by_mpi(cluster):
 
 
 @test
-def a_fake_nccl_test_has_a_rank_for_each_fake_gpu(cluster):
+def fake_nccl_test_has_one_rank_per_fake_gpu(cluster):
     image = mpi_test.prepare(cluster)
     with recipes(cluster, "nccl-tests.sbatch") as (here, there):
         subprocess.run(["mpicc.openmpi", "-O1", "-x", "c", "-", "-o", f"{here}/all_reduce_perf"], input=fake_frameworks.NCCL_TEST, text=True, check=True)
@@ -207,7 +209,7 @@ def a_fake_nccl_test_has_a_rank_for_each_fake_gpu(cluster):
 
 
 @test
-def a_job_that_is_told_of_its_end_saves_its_state_and_the_next_goes_on(cluster):
+def job_warned_of_its_end_saves_state_for_the_next_job(cluster):
     program = "trap 'echo $count >new && mv new state; exit 99' USR1\ncount=$(cat state 2>/dev/null || echo 0)\n" \
               "while [ $count -lt 60 ]; do count=$((count + 1)); echo $count >>counted; [ $count != 20 ] || touch told; sleep 0.05; done\n"
     with recipes(cluster, "checkpoint.sbatch") as (here, there):

@@ -1,4 +1,5 @@
-"""packaging/examples/cookbook/interactive.md: ssh, what VS Code does over it, and Jupyter, in a job's container."""
+"""packaging/examples/cookbook/interactive.md: ssh, VS Code over ssh, and Jupyter, in a job's
+container."""
 import contextlib
 import functools
 import json
@@ -34,7 +35,7 @@ def image_of(cluster):
 
 @contextlib.contextmanager
 def ssh_set_up(cluster):
-    """What interactive.md says that a user does once, on the login node, and the recipes beside it."""
+    """Performs the user's one-time set-up of interactive.md on the login node, with its recipes."""
     home = os.path.join(cluster.home, "alice")
     with recipes(cluster, "ssh.sbatch", "jupyter.sbatch") as (here, there):
         os.makedirs(f"{home}/bin", exist_ok=True)
@@ -64,7 +65,8 @@ def steps(cluster, job):
     return sorted(step for step in cluster.run("squeue", "-s", "-h", "-o", "%i").out.split() if step.startswith(f"{job}.") and step.split(".")[1].isdigit())
 
 
-# VS Code sends a script to a shell: it starts a server that stays, on a port of its own, and says which. The port is reached by -D.
+# VS Code sends a script to a shell. The script starts a persistent server on its own port and
+# prints the port, which is reached through -D.
 SERVER = """
 mkdir -p ~/.vscode-server && cd ~/.vscode-server && echo served by $IMAGE_SAYS >file
 python3 -u -c '
@@ -76,7 +78,7 @@ while ! grep -q . log; do sleep 0.1; done
 echo "listeningOn==$(cat log)=="
 """
 
-# A client of SOCKS 5, as VS Code's: python3 -c SOCKS PORT-OF-SSH PORT-OF-SERVER
+# A SOCKS 5 client like VS Code's: python3 -c SOCKS PORT-OF-SSH PORT-OF-SERVER
 SOCKS = """
 import socket, sys
 line = socket.create_connection(("127.0.0.1", int(sys.argv[1])), 10)
@@ -92,7 +94,7 @@ print(text.decode())
 
 
 @test
-def ssh_gets_into_the_container_of_a_job(cluster):
+def ssh_enters_the_container_of_a_job(cluster):
     image = image_of(cluster)
     with ssh_set_up(cluster) as (here, there), job_of(cluster, there, "ssh.sbatch", image) as job:
         shell_commands(cluster, job)
@@ -113,7 +115,7 @@ def shell_commands(cluster, job):
 
 
 def files_go_to_and_fro(cluster, here):
-    data = os.urandom(3 << 20)  # every byte there is, and more than a pipe holds
+    data = os.urandom(3 << 20)  # every byte value, and more than a pipe holds
     with open(f"{here}/data", "wb") as file:
         file.write(data)
     cluster.run("scp", "-q", "/home/shared/cookbook/data", "job:/tmp/data").good()
@@ -134,7 +136,8 @@ def nobody_else_comes_in(cluster, job):
 
 
 def as_vs_code_does(cluster, job):
-    """One connection, which more sessions share; a script by standard input; a server that outlives it; ports forwarded."""
+    """One connection shared by more sessions, a script on standard input, a server that outlives
+    it, forwarded ports."""
     there = "/home/shared/cookbook"
     master = cluster.start("ssh", "-M", "-S", f"{there}/master", "-T", "-D", "20801", "-L", "20802:127.0.0.1:20803", "job", "sh", stdin=OPEN)
     try:
@@ -158,7 +161,7 @@ def as_vs_code_does(cluster, job):
 
 
 @test
-def why_ssh_does_not_get_in_is_said(cluster):
+def ssh_failure_reports_the_reason(cluster):
     image = image_of(cluster)
     with ssh_set_up(cluster) as (_, there):
         def refused(why):

@@ -1,4 +1,5 @@
-"""What every container takes over from its node, under the names of enroot's hooks: 10-localtime, 10-shadow, 10-aptfix."""
+"""Settings that every container takes from its node, under the names of enroot's hooks:
+10-localtime, 10-shadow, 10-aptfix."""
 import os
 import re
 
@@ -13,7 +14,7 @@ ZONES = "/usr/share/zoneinfo"
 
 
 class Zone:
-    """The nodes' time zone for a while; their /etc is one."""
+    """A temporary time zone of the nodes, which share their /etc."""
 
     def __init__(self, cluster, zone):
         self.path, self.target = os.path.join(cluster.etc, "localtime"), zone
@@ -39,17 +40,17 @@ def notes(done, hook):
 
 
 @test
-def the_time_zone_is_the_nodes(cluster):
-    """The base image has no zones at all."""
+def time_zone_is_taken_from_the_node(cluster):
+    """The base image has no zone files."""
     with Zone(cluster, f"{ZONES}/Asia/Kolkata"):
         done = cluster.bash("date +%z; readlink /etc/localtime; head -c4 /usr/share/zoneinfo/Asia/Kolkata")
         equal(done.good().split(), ["+0530", "../usr/share/zoneinfo/Asia/Kolkata", "TZif"], "zone", done)
-    with Zone(cluster, "Asia/Kolkata"):  # a file and no link
+    with Zone(cluster, "Asia/Kolkata"):  # a file, not a link
         cluster.bash("date +%z; test -L /etc/localtime || echo file").good("+0530\nfile")
 
 
 @test
-def a_zone_that_the_image_knows_stays_the_images(cluster):
+def time_zone_known_to_the_image_is_kept(cluster):
     zone = open(f"{ZONES}/Asia/Tokyo", "rb").read()
     image = Image("suites/zone", [[("usr/share/zoneinfo/Asia/Kolkata", zone)]], {"Env": ["PATH=/usr/bin:/bin"]}, below=cluster.base_layout)
     with Zone(cluster, f"{ZONES}/Asia/Kolkata"):
@@ -57,19 +58,19 @@ def a_zone_that_the_image_knows_stays_the_images(cluster):
 
 
 @test
-def the_zone_of_a_read_only_container_is_the_nodes(cluster):
+def time_zone_of_read_only_container_is_taken_from_the_node(cluster):
     with Zone(cluster, f"{ZONES}/Asia/Kolkata"):
         cluster.bash("date +%z", "--container-readonly").good("+0530")
 
 
 @test
-def a_site_can_leave_the_zone_to_the_image(cluster):
+def time_zone_hook_disabled_keeps_the_image_zone(cluster):
     with Zone(cluster, f"{ZONES}/Asia/Kolkata"), rules(cluster, 'hooks_off = ["10-localtime"]\n'):
         cluster.bash("date +%z").good("+0000")
 
 
 @test
-def a_site_can_leave_passwd_and_group_to_the_image(cluster):
+def passwd_hook_disabled_keeps_passwd_and_group(cluster):
     show = "cat /etc/passwd /etc/group | grep -c -e alice -e rigteam || true"
     equal(cluster.bash(show).good(), "3", "lines")
     with rules(cluster, 'hooks_off = ["10-shadow"]\n'):
@@ -77,7 +78,7 @@ def a_site_can_leave_passwd_and_group_to_the_image(cluster):
 
 
 @test
-def a_site_can_leave_apt_as_it_is(cluster):
+def apt_hook_disabled_keeps_apt_settings(cluster):
     look = "ls /etc/apt/apt.conf.d/90spank-container 2>/dev/null || echo none"
     cluster.bash(look, REMAP, image=apt_image(cluster)).good("/etc/apt/apt.conf.d/90spank-container")
     cluster.bash(look, image=apt_image(cluster)).good("none")
@@ -86,17 +87,17 @@ def a_site_can_leave_apt_as_it_is(cluster):
 
 
 @test
-def explain_tells_what_comes_from_the_node(cluster):
+def explain_lists_files_from_the_node(cluster):
     with Zone(cluster, f"{ZONES}/Asia/Kolkata"):
-        done = cluster.srun("--container-explain", "true")
+        done = cluster.srun("--container-explain=all", "true")
     equal(notes(done, "10-localtime"), ["the time zone is the node's, Asia/Kolkata"], "zone", done)
     equal(notes(done, "10-shadow"), ["entries of alice and the user's groups are added to /etc/passwd and /etc/group"], "user", done)
     with rules(cluster, 'hooks_off = ["10-localtime", "10-shadow"]\n'):
-        done = cluster.srun("--container-explain", "true")
+        done = cluster.srun("--container-explain=all", "true")
     equal(notes(done, "10-localtime") + notes(done, "10-shadow"), [], "notes of hooks that are off", done)
 
 
 @test
-def verbose_tells_what_hooks_found(cluster):
+def verbose_lists_findings_of_hooks(cluster):
     done = cluster.srun("--container-verbose", "true")
     expect(any("hook 10-shadow: entries of alice" in line for line in done.messages()), "no word of it", done)

@@ -1,5 +1,5 @@
-"""--container-device: devices as CDI files of the nodes describe them. What is real here is a directory, /dev/zero and a library;
-where a GPU is pretended, the test's name says fake."""
+"""--container-device: devices described by CDI files of the nodes. A directory, /dev/zero and a
+library are real. Tests with a simulated GPU have "fake" in their name."""
 import contextlib
 import json
 import os
@@ -9,6 +9,7 @@ import local_files
 from fake_driver import FakeDriver, parts_of_gpu0
 from harness import equal, expect, test
 from site_files import Files, rules
+from outcomes import outcome
 
 QUICK = True
 
@@ -45,7 +46,7 @@ ZERO = edits(deviceNodes=[{"path": "/opt/zero", "hostPath": "/dev/zero"}], env=[
 
 
 def files(cluster, **specs):
-    """CDI files in /etc of all machines: `a_json={...}`, `b_yaml="..."`."""
+    """Puts CDI files into /etc of all machines: `a_json={...}`, `b_yaml="..."`."""
     return Files(cluster, {"cdi/" + name.replace("_", "."): text if isinstance(text, str) else json.dumps(text) for name, text in specs.items()})
 
 
@@ -78,7 +79,7 @@ def refused(cluster, device, *texts, **how):
 
 
 @test
-def devices_come_by_json_and_by_yaml(cluster):
+def devices_from_json_and_yaml_files_are_added(cluster):
     data(cluster)
     with files(cluster, a_json=ZERO, b_yaml=YAML):
         script = 'head -c 3 /opt/zero | wc -c; cat $DATA/file /opt/link; echo $OF; touch $DATA/x 2>/dev/null || echo read-only'
@@ -88,26 +89,26 @@ def devices_come_by_json_and_by_yaml(cluster):
 
 
 @test
-def each_task_on_each_node_has_the_device(cluster):
+def device_is_present_in_each_task_on_each_node(cluster):
     with files(cluster, a_json=ZERO):
         done = cluster.bash("head -c 2 /opt/zero | wc -c", "-N2", "-n4", "--container-device=example.org/x=all")
         done.good("2\n2\n2\n2")
 
 
 @test
-def the_option_can_be_given_by_its_variable(cluster):
+def option_is_read_from_its_variable(cluster):
     with files(cluster, a_json=ZERO):
         cluster.bash("echo $OF", "-w", "node01", env=["SCONTAINER_DEVICE=example.org/x=one"]).good("etc")
 
 
 @test
-def a_variable_of_the_user_wins_over_the_devices(cluster):
+def user_variable_overrides_device_variable(cluster):
     with files(cluster, a_json=ZERO):
         cluster.bash("echo $OF", "-w", "node01", "--container-device=example.org/x=one", "--container-env=OF=mine").good("mine")
 
 
 @test
-def a_library_of_a_device_is_found_by_its_soname(cluster):
+def device_library_is_found_by_soname(cluster):
     source = os.path.realpath(LIBRARY)
     if not os.path.exists(source):
         source = os.path.realpath("/usr/lib/x86_64-linux-gnu/libc.so.6")
@@ -121,13 +122,13 @@ def a_library_of_a_device_is_found_by_its_soname(cluster):
 
 
 @test
-def a_file_in_run_counts_more_than_one_in_etc(cluster):
+def file_in_run_overrides_file_in_etc(cluster):
     with files(cluster, a_json=ZERO), run_file(cluster, "z.json", edits(env=["OF=run"])):
         step(cluster, "echo $OF", "example.org/x=one").good("run")
 
 
 @test
-def a_device_that_two_files_describe_is_refused(cluster):
+def device_defined_by_two_files_is_refused(cluster):
     with files(cluster, a_json=ZERO, b_json=edits(env=["OF=b"])):
         refused(cluster, "example.org/x=one", '"/etc/cdi/a.json" and "/etc/cdi/b.json" both describe it (hint: remove one of these CDI files)')
         with run_file(cluster, "c.json", edits(env=["OF=run"])):
@@ -135,7 +136,8 @@ def a_device_that_two_files_describe_is_refused(cluster):
 
 
 @test
-def a_malformed_file_is_told_and_takes_only_its_devices_away(cluster):
+@outcome(220, "refused", "a CDI file that is malformed, huge, has a shell or mounts of /, or is not root's")
+def malformed_file_is_reported_and_drops_its_devices_only(cluster):
     with files(cluster, a_json=ZERO, b_yaml="cdiVersion: &v 0.5.0\n", c_json="{", d_json="x" * (2 << 20)):
         done = step(cluster, "echo $OF", "example.org/x=one")
         done.good("etc")
@@ -147,7 +149,8 @@ def a_malformed_file_is_told_and_takes_only_its_devices_away(cluster):
 
 
 @test
-def mounts_of_the_root_and_programs_are_refused(cluster):
+@outcome(220, "refused", "a CDI file that is malformed, huge, has a shell or mounts of /, or is not root's")
+def root_mounts_and_programs_are_refused(cluster):
     for spec, text in ((edits(mounts=[{"hostPath": "/", "containerPath": "/host"}]), "not a single file or directory of the node"),
                        (edits(mounts=[{"hostPath": "/etc", "containerPath": "/../"}]), "is the image's root"),
                        (edits(hooks=[{"hookName": "createContainer", "path": "/bin/sh", "args": ["sh", "-c", "touch /home/shared/ran"]}]),
@@ -161,10 +164,11 @@ def mounts_of_the_root_and_programs_are_refused(cluster):
 
 
 @test
-def a_file_that_others_can_write_does_not_count(cluster):
+@outcome(220, "refused", "a CDI file that is malformed, huge, has a shell or mounts of /, or is not root's")
+def world_writable_file_is_ignored(cluster):
     with files(cluster, a_json=ZERO) as made:
         os.chmod(made.path("cdi/a.json"), 0o666)
-        refused(cluster, "example.org/x=one", "is writable by others (hint: chmod go-w it)")
+        refused(cluster, "example.org/x=one", "is writable by others (hint: chmod go-w PATH)")
         os.chmod(made.path("cdi/a.json"), 0o644)
         os.chown(made.path("cdi/a.json"), 2001, 2001)
         refused(cluster, "example.org/x=one", "is not owned by root")
@@ -174,7 +178,7 @@ def a_file_that_others_can_write_does_not_count(cluster):
 
 
 @test
-def a_wrong_name_is_refused_before_the_job_and_an_unknown_one_on_the_node(cluster):
+def malformed_name_fails_at_submission_unknown_name_on_node(cluster):
     with files(cluster, a_json=ZERO):
         for name in ("gpu", "example.org/x", "example.org/x=", "example.org/x=a/b", "=x"):
             done = step(cluster, "echo started", name)
@@ -184,7 +188,7 @@ def a_wrong_name_is_refused_before_the_job_and_an_unknown_one_on_the_node(cluste
 
 
 @test
-def root_inside_has_the_device_too(cluster):
+def device_works_as_root_inside(cluster):
     data(cluster)
     with files(cluster, a_json=ZERO, b_yaml=YAML):
         cluster.bash("id -u; head -c 3 /opt/zero | wc -c; cat /opt/link", "-w", "node01", "--container-remap-root",
@@ -192,21 +196,21 @@ def root_inside_has_the_device_too(cluster):
 
 
 @test
-def a_read_only_container_has_the_device(cluster):
+def device_works_in_read_only_container(cluster):
     with files(cluster, a_json=ZERO):
         cluster.bash("head -c 3 /opt/zero | wc -c", "-w", "node01", "--container-readonly", "--container-device=example.org/x=one").good("3")
 
 
 @test
-def a_site_can_turn_devices_off(cluster):
+def devices_can_be_disabled_by_the_site(cluster):
     with files(cluster, a_json=ZERO), rules(cluster, 'features_off = ["container-device"]\n'):
         refused(cluster, "example.org/x=one", "--container-device")
 
 
 @test
-def explaining_says_what_comes_with_a_device(cluster):
+def explain_lists_edits_of_a_device(cluster):
     with files(cluster, a_json=ZERO):
-        done = cluster.bash("true", "-w", "node01", "--container-explain", "--container-device=example.org/x=one")
+        done = cluster.bash("true", "-w", "node01", "--container-explain=all", "--container-device=example.org/x=one")
         said = done.good() + done.err
         for text in ("example.org/x=one as /etc/cdi/a.json describes it", "/opt/zero", 'OF="etc"'):
             expect(text in said, f"nothing says {text!r}", done)
@@ -218,7 +222,7 @@ GPUS = {"cdiVersion": "0.5.0", "kind": "nvidia.com/gpu",
 
 
 @test
-def fake_gpus_of_the_step_come_by_cdi_where_the_site_prefers_it(cluster):
+def fake_gpus_are_added_by_cdi_when_configured(cluster):
     script = 'echo ${GPU0-no}${GPU1-no} ${NVIDIA_VISIBLE_DEVICES-none}'
     with files(cluster, nvidia_json=GPUS), rules(cluster, "prefer_cdi = true\n"):
         done = cluster.bash(script, "-w", "node01", "--gres=gpu:1")
@@ -233,15 +237,15 @@ def part(index, number):
 
 
 @test
-def fake_parts_of_a_gpu_come_by_cdi_where_the_site_prefers_it(cluster):
-    """Their nodes can be read, and not written to."""
+def fake_gpu_partitions_are_added_by_cdi_when_configured(cluster):
+    """Their nodes are readable, not writable."""
     spec = {**GPUS, "devices": [part(0, 12), part(1, 21)]}
     with FakeDriver(cluster), parts_of_gpu0(cluster), files(cluster, nvidia_json=spec), rules(cluster, "prefer_cdi = true\n"):
         cluster.bash("echo ${PART0-no}${PART1-no}", "-w", "node01", "--gres=gpu:1").good("yesyes")
 
 
 @test
-def a_fake_daemons_directory_that_is_closed_to_users_is_left_out(cluster):
+def fake_daemon_directory_closed_to_users_is_left_out(cluster):
     path = "/run/nvidia-persistenced/socket"
     spec = edits(env=["OF=etc"], mounts=[{"hostPath": path, "containerPath": path, "options": ["nosuid", "nodev", "noexec"]}])
     try:
@@ -255,7 +259,7 @@ def a_fake_daemons_directory_that_is_closed_to_users_is_left_out(cluster):
 
 
 @test
-def a_fake_gpu_that_is_not_the_steps_is_told(cluster):
+def fake_gpu_outside_allocation_is_reported(cluster):
     with files(cluster, nvidia_json=GPUS):
         done = cluster.bash("echo $GPU0", "-w", "node01", "--container-device=nvidia.com/gpu=0", "--gres=gpu:0")
         done.good("yes")
@@ -263,7 +267,7 @@ def a_fake_gpu_that_is_not_the_steps_is_told(cluster):
 
 
 @test
-def a_program_of_a_cdi_file_runs_as_the_user_before_the_container(cluster):
+def program_of_cdi_file_runs_as_user_before_the_container(cluster):
     program = os.path.join(cluster.etc, "vendor-hook")
     seen = os.path.join(cluster.home, "alice/seen")
     try:

@@ -1,4 +1,5 @@
-"""enroot's shell hooks run unchanged: in its order, with its variables, its tools and the container's root before the pivot."""
+"""enroot's shell hooks run unchanged: in its order, with its variables and tools, and with the
+container's root before the pivot."""
 import os
 import shutil
 
@@ -15,7 +16,7 @@ HEAD = '#! /usr/bin/env bash\nset -euo pipefail\nshopt -s lastpipe\nsource "${EN
 
 
 class Hooks(Files):
-    """The site's configuration with these hooks, name → what stands behind HEAD."""
+    """The site's configuration with these hooks: name → text after HEAD."""
 
     def __init__(self, cluster, hooks, directory="enroot", config=None):
         scripts = {f"{directory}/hooks.d/{name}": HEAD + text for name, text in hooks.items()}
@@ -34,7 +35,7 @@ def step(cluster, script, *options, **more):
 
 
 @test
-def hooks_run_in_enroots_order_and_change_root_and_environment(cluster):
+def hooks_run_in_enroot_order_and_change_root_and_environment(cluster):
     hooks = {
         "20-second.sh": 'echo second >> "${ENROOT_ROOTFS}/order"\necho "OF_HOOK=two" >> "${ENROOT_ENVIRON}"\n',
         "10-first.sh": 'echo first > "${ENROOT_ROOTFS}/order"\necho OF_HOOK=one >> "${ENROOT_ENVIRON}"\n'
@@ -48,7 +49,7 @@ def hooks_run_in_enroots_order_and_change_root_and_environment(cluster):
 
 
 @test
-def a_hook_has_enroots_variables_and_nothing_that_chooses_code(cluster):
+def hook_gets_enroot_variables_but_none_that_load_code(cluster):
     text = """
     test "$(id -un)" = alice; test "$PWD" = "$(cd "$SLURM_SUBMIT_DIR"; pwd -P)"
     for name in ENROOT_PID ENROOT_ROOTFS ENROOT_ENVIRON ENROOT_MOUNTS ENROOT_RUNTIME_PATH ENROOT_SYSCONF_PATH ENROOT_CONFIG_PATH \\
@@ -71,7 +72,7 @@ def a_hook_has_enroots_variables_and_nothing_that_chooses_code(cluster):
 
 
 @test
-def enroot_mount_mounts_as_enroots_does(cluster):
+def enroot_mount_program_mounts_like_enroot(cluster):
     local_files.put(os.path.join(cluster.shared, "of hook/file"), "of the host\n")
     text = r"""
     enroot-mount --root "${ENROOT_ROOTFS}" - << EOF
@@ -108,7 +109,7 @@ EOF
 
 
 def refused(cluster, hook, *words, **more):
-    """Of the step with this hook: that it fails with these words, and that nothing is left of it."""
+    """Checks that the step with this hook fails with these words and leaves nothing behind."""
     with Hooks(cluster, {"50-it.sh": hook}, **more):
         done = step(cluster, "echo came in")
     expect(done.rc != 0 and "came in" not in done.out, "the step has run", done)
@@ -118,13 +119,13 @@ def refused(cluster, hook, *words, **more):
 
 
 @test
-def a_hook_that_fails_fails_the_step_with_its_words(cluster):
+def failing_hook_fails_the_step_with_its_message(cluster):
     done = refused(cluster, "echo why >&2\ncommon::err 'not like this'\n", "hook 50-it: why", "hook 50-it: [ERROR] not like this",
                    "hook 50-it: ", "/hooks.d/50-it.sh exited with return code 1")
     expect("exited with return code 1" in done.messages()[-1] or any("return code 1" in line for line in done.messages()),
            "the reason is no message", done)
     refused(cluster, "kill -9 $$\n", "50-it.sh was killed by signal 9")
-    refused(cluster, "sleep 60 & sleep 60\n", "50-it.sh took longer than 5 seconds (hint: hook_timeout in config.toml")
+    refused(cluster, "sleep 60 & sleep 60\n", "50-it.sh took longer than 5 seconds (hint: raise hook_timeout in config.toml")
     refused(cluster, "echo nonsense >> ${ENROOT_MOUNTS}\n", "invalid fstab entry", "return code 1")
     with Hooks(cluster, {"a.sh": ""}) as files:
         with open(files.path("enroot/hooks.d/a.sh"), "w") as file:
@@ -134,7 +135,7 @@ def a_hook_that_fails_fails_the_step_with_its_words(cluster):
 
 
 @test
-def what_a_hook_prints_is_capped_and_escaped(cluster):
+def hook_output_is_capped_and_escaped(cluster):
     flood = "head -c 5000000 /dev/zero | tr '\\0' x >&2\nprintf 'red \\033[31m\\377\\n' >&2; { yes || :; } | head -c 5000000 >&2; echo out\n"
     with Hooks(cluster, {"a.sh": "printf '\\033[31m\\n' >&2\n" + flood}):
         done = step(cluster, "echo done")
@@ -143,7 +144,7 @@ def what_a_hook_prints_is_capped_and_escaped(cluster):
 
 
 @test
-def hooks_cannot_do_more_than_their_user(cluster):
+def hooks_have_only_the_rights_of_the_user(cluster):
     hook = r"""
     root=${ENROOT_ROOTFS}
     ln -s /etc "${root}/opt-etc"; ln -s ../../../../../../../etc "${root}/up-etc"
@@ -176,7 +177,7 @@ def hooks_cannot_do_more_than_their_user(cluster):
 
 
 @test
-def rubbish_on_the_socket_and_what_stays_behind_harms_nobody(cluster):
+def hook_socket_garbage_and_leftover_processes_are_harmless(cluster):
     hook = r"""
     python3 - << 'EOF'
 import os, socket, array
@@ -207,7 +208,7 @@ EOF
 
 
 @test
-def users_hooks_run_only_where_the_site_lets_them(cluster):
+def user_hooks_run_only_when_the_site_allows(cluster):
     own = os.path.join(cluster.home, "alice/.config/enroot")
     local_files.put(f"{own}/hooks.d/u.sh", HEAD + 'echo "FROM_USER=yes ${OF_SITE-no}" >> "${ENROOT_ENVIRON}"\n', 0o755)
     try:
@@ -221,7 +222,7 @@ def users_hooks_run_only_where_the_site_lets_them(cluster):
 
 
 @test
-def hooks_of_our_own_directory_need_no_enroot_and_names_can_be_turned_off(cluster):
+def hooks_of_own_directory_need_no_enroot_and_can_be_disabled(cluster):
     hooks = {"a.sh": "echo A=1 >> ${ENROOT_ENVIRON}\n", "b.sh": "echo B=1 >> ${ENROOT_ENVIRON}\n"}
     off = {"spank-container/config.d/50-test.toml": 'hooks_off = ["b"]\n'}
     with Hooks(cluster, hooks, directory="spank-container", config=off) as files:
@@ -251,14 +252,14 @@ def hooks_run_for_every_kind_of_container(cluster):
         directory = "--container-image=/home/shared/tree of hooks"
         cluster.run("srun", "-w", "node01", directory, "sh", "-c", script + '; echo "$FROM_FILE"').good("no\nenroot")
         shutil.rmtree(place)
-        done = step(cluster, script, "--container-explain")
+        done = step(cluster, script, "--container-explain=all")
         expect("has run: /etc/enroot/hooks.d/a.sh" in done.err + done.out, "explain does not tell", done)
     done = step(cluster, "test ! -e /by-hook && echo gone")
     done.good("gone")
 
 
 def hook_that_hangs(cluster, title):
-    """A step whose hook does; with children that do not want to end."""
+    """Runs a step whose hook hangs, with children that ignore signals."""
     step = cluster.start_srun("-w", "node01", "-J", title, "true")
     await_true(lambda: cluster.processes("node01", "of-hook"), 10, "the hook did not begin")
     return step
@@ -270,7 +271,7 @@ LONG = {"spank-container/config.d/50-test.toml": "enroot_compat = true\nhook_tim
 
 
 @test
-def whatever_is_killed_during_a_hook_leaves_nothing(cluster):
+def process_killed_during_a_hook_leaves_nothing(cluster):
     with Hooks(cluster, {"a.sh": HANGS}, config=LONG):
         store = cluster.stores()
         step_ = hook_that_hangs(cluster, "hook-cancel")
@@ -293,7 +294,7 @@ def whatever_is_killed_during_a_hook_leaves_nothing(cluster):
 
 
 @test
-def a_hook_takes_the_place_of_the_built_in_one_of_its_name(cluster):
+def hook_replaces_built_in_hook_of_same_name(cluster):
     names = "grep -c ^alice: /etc/passwd"
     step(cluster, names).good("1")
     with Hooks(cluster, {"10-shadow.sh": "echo BY=site >> ${ENROOT_ENVIRON}\n"}) as files:
@@ -309,7 +310,7 @@ def a_hook_takes_the_place_of_the_built_in_one_of_its_name(cluster):
 
 
 @test
-def common_sh_has_what_hooks_call(cluster):
+def common_sh_defines_functions_used_by_hooks(cluster):
     text = r"""
     same() { [ "$1" = "$2" ] || common::err "got '$1' instead of '$2'"; }
     common::checkcmd bash sed; ! (common::checkcmd no-such-program 2> /dev/null)

@@ -1,5 +1,6 @@
-"""The fabric: what a job is told about it, NCCL's settings, the node's libraries. The adapters are fake: files where the kernel would
-have its own, and nodes that are /dev/null's; limits, /dev/shm and what the loader finds are real."""
+"""The fabric: information for the job, NCCL's settings, the node's libraries. The adapters are
+fake: files in place of the kernel's, and device nodes of /dev/null. Limits, /dev/shm and the
+loader's results are real."""
 import os
 import resource
 import subprocess
@@ -9,6 +10,7 @@ from cluster import NODES
 from images import Image
 from harness import equal, expect, test
 from site_files import Files, rules
+from outcomes import outcome
 
 BASE = "registry:5000/suites/base:1"
 TWO_BY_TWO = ("-N2", "--ntasks-per-node=2")
@@ -24,7 +26,7 @@ NO_ADAPTER = "umount /sys/class; rm -rf /dev/infiniband"
 
 
 class FakeAdapter:
-    """One on each node."""
+    """A fake adapter on each node."""
 
     def __init__(self, cluster):
         self.cluster = cluster
@@ -39,7 +41,7 @@ class FakeAdapter:
 
 
 def talking(cluster, *libraries):
-    """An image that could talk by NCCL, with empty files for libraries."""
+    """Makes an image that could communicate by NCCL, with empty files as libraries."""
     files = [(name, b"") for name in libraries]
     return cluster.name_of(Image(f"suites/talking-{len(files)}", [[("marker", b""), *files]], {"Env": ["NCCL_VERSION=2", "PATH=/usr/bin:/bin"]},
                                  below=cluster.base_layout))
@@ -53,7 +55,8 @@ ENOUGH = 1 << 30  # bytes that may be locked
 
 
 class LockedMemory:
-    """A soft limit of the nodes' slurmd, which the tasks have from it: the cluster does not pass on the user's."""
+    """A soft limit of the nodes' slurmd, which tasks inherit: the cluster does not pass on the
+    user's."""
 
     def __init__(self, cluster, soft):
         self.soft, self.daemons = soft, [pid for node in NODES for pid in cluster.processes(node, "slurmd")]
@@ -69,7 +72,7 @@ class LockedMemory:
 
 
 def hard_limit(cluster):
-    """Of tasks, in bytes."""
+    """Returns the hard limit of tasks in bytes."""
     said = cluster.bash("ulimit -Hl").good()
     return resource.RLIM_INFINITY if said == "unlimited" else int(said) << 10
 
@@ -83,7 +86,7 @@ def warnings(done):
 
 
 def warned(done, text):
-    """Of warnings only those of the first node are shown."""
+    """Returns the warnings. Only those of the first node are shown."""
     return [line for line in warnings(done) if text in line]
 
 
@@ -92,25 +95,25 @@ def notes(done, hook):
 
 
 @test
-def an_ordinary_node_says_nothing(cluster):
+def fabric_hook_is_silent_on_ordinary_node(cluster):
     done = cluster.srun(*TWO_BY_TWO, "true", image=talking(cluster))
     done.good("")
     equal(warnings(done), [], "warnings", done)
-    done = cluster.srun("--container-explain", *TWO_BY_TWO, "true", image=talking(cluster))
+    done = cluster.srun("--container-explain=all", *TWO_BY_TWO, "true", image=talking(cluster))
     equal(notes(done, "99-fabric"), ["TCP: the node has no fabric adapter"], "verdict", done)
 
 
 @test
-def explain_tells_the_verdict_on_a_fake_adapter(cluster):
+def explain_reports_state_of_fake_adapter(cluster):
     with FakeAdapter(cluster):
-        good = cluster.srun("--container-explain", *TWO_BY_TWO, "true", image=with_verbs(cluster))
-        bad = cluster.srun("--container-explain", *TWO_BY_TWO, "true")
+        good = cluster.srun("--container-explain=all", *TWO_BY_TWO, "true", image=with_verbs(cluster))
+        bad = cluster.srun("--container-explain=all", *TWO_BY_TWO, "true")
     expect(notes(good, "99-fabric")[0].startswith("mlx5_0 (InfiniBand); locked memory: "), "not the adapter", good)
     expect(notes(bad, "99-fabric")[0].startswith("TCP: the image has no libibverbs.so.1"), "not what is missing", bad)
 
 
 @test
-def locked_memory_is_raised_for_a_fake_adapter_only(cluster):
+def locked_memory_is_raised_for_fake_adapter_only(cluster):
     with LockedMemory(cluster, 64 << 10):
         cluster.bash("ulimit -Sl").good("64")
         with FakeAdapter(cluster):
@@ -118,7 +121,8 @@ def locked_memory_is_raised_for_a_fake_adapter_only(cluster):
 
 
 @test
-def little_locked_memory_is_told_with_its_cure_for_a_fake_adapter(cluster):
+@outcome(219, "degraded", "no /dev/infiniband, a small memlock limit")
+def low_locked_memory_is_reported_with_hint_for_fake_adapter(cluster):
     limit, image = hard_limit(cluster), with_verbs(cluster)
     with FakeAdapter(cluster):
         done = cluster.srun(*TWO_BY_TWO, "true", image=image)
@@ -132,9 +136,9 @@ def little_locked_memory_is_told_with_its_cure_for_a_fake_adapter(cluster):
 
 
 @test
-def an_image_without_verbs_is_told_for_a_fake_adapter(cluster):
+def image_without_verbs_is_reported_for_fake_adapter(cluster):
     with FakeAdapter(cluster):
-        for _ in range(6):  # whichever task comes first
+        for _ in range(6):  # independent of which task comes first
             done = cluster.srun(*TWO_BY_TWO, "true", image=talking(cluster))
             equal(len(warned(done, "the fabric is not used: the image has no libibverbs.so.1")), 1, "warnings", done)
         plain = cluster.srun(*TWO_BY_TWO, "true")
@@ -142,7 +146,7 @@ def an_image_without_verbs_is_told_for_a_fake_adapter(cluster):
 
 
 @test
-def a_fake_adapter_that_is_not_chosen_cannot_be_opened(cluster):
+def fake_adapter_not_selected_cannot_be_opened(cluster):
     look = "exec 3<>/dev/infiniband/uverbs0 && echo open"
     with FakeAdapter(cluster):
         cluster.bash(look).good("open")
@@ -157,7 +161,7 @@ def a_fake_adapter_that_is_not_chosen_cannot_be_opened(cluster):
 
 
 @test
-def a_site_that_requires_the_fabric_refuses_tcp_between_nodes(cluster):
+def required_fabric_refuses_tcp_between_nodes(cluster):
     with rules(cluster, 'fabric = "require"\n'):
         done = cluster.srun(*TWO_BY_TWO, "true", image=with_verbs(cluster))
         expect(done.rc != 0 and "hook 99-fabric: the site requires the fabric: the node has no fabric adapter" in done.err, "no refusal", done)
@@ -165,7 +169,8 @@ def a_site_that_requires_the_fabric_refuses_tcp_between_nodes(cluster):
 
 
 @test
-def a_site_that_requires_the_fabric_names_what_a_fake_one_lacks(cluster):
+@outcome(219, "degraded", "no /dev/infiniband, a small memlock limit")
+def required_fabric_names_parts_missing_of_fake_adapter(cluster):
     with rules(cluster, 'fabric = "require"\n'), FakeAdapter(cluster):
         done = cluster.srun(*TWO_BY_TWO, "true")
         expect(done.rc != 0 and "the site requires the fabric: the fabric is not used: the image has no libibverbs.so.1" in done.err, "image", done)
@@ -180,24 +185,24 @@ def a_site_that_requires_the_fabric_names_what_a_fake_one_lacks(cluster):
 
 
 @test
-def little_shared_memory_is_told_once(cluster):
+def low_shared_memory_is_reported_once(cluster):
     done = cluster.srun(*TWO_BY_TWO, "--container-mounts=tmpfs:/dev/shm:size=16M", "true")
     equal(len(warned(done, "/dev/shm has 16 MiB, too little")), 1, "warnings", done)
     equal(warnings(cluster.srun("-n1", "--container-mounts=tmpfs:/dev/shm:size=16M", "true")), [], "warnings of one task")
 
 
 @test
-def the_nodes_settings_of_nccl_are_inside(cluster):
+def nccl_settings_of_the_node_are_inside(cluster):
     image = Image("suites/nccl-conf", [[("etc/nccl.conf", b"NCCL_DEBUG=INFO\n")]], {"Env": ["PATH=/usr/bin:/bin"]}, below=cluster.base_layout)
     conf = "NCCL_TOPO_FILE=/etc/site-topology.xml\nNCCL_NET_PLUGIN=none\n"
     amd = "NCCL_NET_PLUGIN=/etc/librccl-net-site.so\n"
-    behind = "\n# Of the image. What is above counts more.\nNCCL_DEBUG=INFO\n"
+    behind = "\n# Of the image. Lines above have precedence.\nNCCL_DEBUG=INFO\n"
     show = "cat /etc/nccl.conf /etc/site-topology.xml /etc/rccl.conf /etc/librccl-net-site.so; env | grep ^NCCL || true"
     with Files(cluster, {"nccl.conf": conf, "rccl.conf": amd, "site-topology.xml": "<system/>\n", "librccl-net-site.so": "fake\n"}):
         cluster.bash(show).good(conf + "<system/>\n" + amd + "fake")
         for options in ((), ("--container-readonly",)):
             cluster.bash(show, *options, image=image).good(conf + behind + "<system/>\n" + amd + "fake")
-        done = cluster.srun("--container-explain", "true", image=image)
+        done = cluster.srun("--container-explain=all", "true", image=image)
         equal(notes(done, "50-nccl"), ["the node's /etc/nccl.conf is mounted", "also /etc/site-topology.xml, which it names",
                                        "the node's /etc/rccl.conf is mounted", "also /etc/librccl-net-site.so, which it names",
                                        "the image's /etc/nccl.conf is added to it: where both set a variable, the node's counts"], "notes", done)
@@ -207,7 +212,7 @@ def the_nodes_settings_of_nccl_are_inside(cluster):
 
 
 @test
-def a_job_that_asks_for_sharp_gets_its_variables(cluster):
+def sharp_request_sets_its_variables(cluster):
     show = "echo ${NCCL_COLLNET_ENABLE-unset} ${SHARP_COLL_LOCK_ON_COMM_INIT-unset} ${NCCL_SHARP_GROUP_SIZE_THRESH-unset}"
     done = cluster.bash(show, "-N2", "-n2", env=["SLURM_NETWORK=sharp"])
     equal(done.good().splitlines(), ["1 1 2", "1 1 2"], "variables", done)
@@ -218,14 +223,14 @@ PLUGIN = '#include <unistd.h>\n__attribute__((constructor)) static void loaded(v
 
 
 def build_plugin(says, path):
-    """One that says which it is when it is loaded."""
+    """Builds a plugin that prints its name when it is loaded."""
     subprocess.run(["cc", "-shared", "-fPIC", f'-DSAYS="{says}\\n"', "-Wl,-soname,libsite-net.so.0", "-x", "c", "-", "-o", path], input=PLUGIN, text=True, check=True)
     with open(path, "rb") as file:
         return file.read()
 
 
 @test
-def the_sites_libraries_are_found_by_the_images_loader(cluster):
+def site_libraries_are_found_by_image_loader(cluster):
     with tempfile.TemporaryDirectory(dir=cluster.shared) as directory:
         os.chmod(directory, 0o755)
         library = os.path.join(directory, "libsite-net.so")

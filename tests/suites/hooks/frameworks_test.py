@@ -1,4 +1,4 @@
-"""The variables of PyTorch and its like, and pip's directory for each image."""
+"""The variables of PyTorch and similar frameworks, and pip's directory for each image."""
 import functools
 import os
 import re
@@ -23,13 +23,13 @@ def torch_image(cluster):
 
 
 def by_rank(done):
-    """What every task has shown: rank -> {name: value}."""
+    """Returns the output of every task: rank -> {name: value}."""
     tasks = [dict(zip(NAMES, line.split())) for line in done.good().splitlines()]
     return {task["RANK"]: task for task in tasks}
 
 
 @test
-def every_task_of_several_knows_its_place(cluster):
+def tasks_get_rank_and_world_size(cluster):
     tasks = by_rank(cluster.srun(*TWO_BY_TWO, *SHOW))
     equal(sorted(tasks), ["0", "1", "2", "3"], "ranks")
     places = [(task["NODE_RANK"], task["LOCAL_RANK"], task["LOCAL_WORLD_SIZE"], task["WORLD_SIZE"]) for _, task in sorted(tasks.items())]
@@ -44,25 +44,25 @@ def every_task_of_several_knows_its_place(cluster):
 
 
 @test
-def uneven_nodes_are_counted_each(cluster):
+def uneven_nodes_have_their_own_local_counts(cluster):
     tasks = by_rank(cluster.srun("-N2", "-n3", *SHOW))
     equal(sorted((task["NODE_RANK"], task["LOCAL_WORLD_SIZE"]) for task in tasks.values()), [("0", "2"), ("0", "2"), ("1", "1")], "tasks")
 
 
 @test
-def the_master_is_the_first_of_the_step_not_of_the_job(cluster):
+def master_address_is_first_node_of_step_not_of_job(cluster):
     script = f"#!/bin/sh\nsrun --overlap -N1 -w node02 -n2 --container-image={BASE} sh -c 'echo $MASTER_ADDR'\n"
     equal(cluster.batch(script, "-N2", "--ntasks-per-node=2").good().split(), ["node02", "node02"], "MASTER_ADDR")
 
 
 @test
-def a_step_of_one_task_gets_nothing(cluster):
+def single_task_step_gets_no_rank_variables(cluster):
     cluster.srun("-n1", *SHOW).good(NOTHING)
     cluster.srun("-n1", *SHOW, image=torch_image(cluster)).good(NOTHING)
 
 
 @test
-def the_script_of_a_batch_job_gets_nothing(cluster):
+def batch_script_gets_no_rank_variables(cluster):
     script = "#!/bin/sh\n" + SHOW[2] + "\n"
     cluster.batch(script, "-N2", "-n4", f"--container-image={BASE}").good(NOTHING)
     stale = ["SLURM_STEP_ID=0", "SLURM_STEP_NUM_TASKS=4", "SLURM_STEP_NODELIST=node[01-02]", "SLURM_STEP_TASKS_PER_NODE=2(x2)"]
@@ -70,7 +70,7 @@ def the_script_of_a_batch_job_gets_nothing(cluster):
 
 
 @test
-def two_steps_at_once_meet_at_different_ports(cluster):
+def concurrent_steps_use_different_ports(cluster):
     step = f"srun --overlap -N2 -n2 --container-image={BASE} sh -c 'echo $SLURM_STEP_ID $MASTER_PORT $JAX_COORDINATOR_ADDRESS; sleep 1' &\n"
     lines = set(cluster.batch("#!/bin/sh\n" + 2 * step + "wait\n", "-N2", "-n2").good().splitlines())
     equal(len(lines), 2, f"places of two steps in {lines}")
@@ -79,7 +79,7 @@ def two_steps_at_once_meet_at_different_ports(cluster):
 
 
 @test
-def the_components_of_a_heterogeneous_step_are_one_world(cluster):
+def heterogeneous_components_form_one_world(cluster):
     done = cluster.run("srun", "-n1", f"--container-image={BASE}", *SHOW, ":", "-n2", f"--container-image={BASE}", *SHOW)
     tasks = by_rank(done)
     equal(sorted(tasks), ["0", "1", "2"], "ranks")
@@ -89,7 +89,7 @@ def the_components_of_a_heterogeneous_step_are_one_world(cluster):
 
 
 @test
-def variables_of_job_or_option_stay(cluster):
+def job_or_option_rank_variables_are_kept(cluster):
     done = cluster.srun("-n2", "--container-env=WORLD_SIZE=9", *SHOW, env=["MASTER_PORT=1234", "RANK=of-the-job"])
     equal({line.split()[1:4][0] for line in done.good().splitlines()}, {"1234"}, "MASTER_PORT")
     equal({line.split()[3] for line in done.out.splitlines()}, {"of-the-job"}, "RANK")
@@ -99,7 +99,7 @@ def variables_of_job_or_option_stay(cluster):
 
 
 @test
-def an_image_with_pytorch_gets_threads_for_its_cpus(cluster):
+def pytorch_image_gets_threads_for_its_cpus(cluster):
     done = cluster.srun(*TWO_BY_TWO, *SHOW, image=torch_image(cluster))
     equal({task["OMP_NUM_THREADS"] for task in by_rank(done).values()}, {"1"}, "OMP_NUM_THREADS")
     done = cluster.srun("-N2", "-n2", *SHOW, image=torch_image(cluster))
@@ -107,7 +107,7 @@ def an_image_with_pytorch_gets_threads_for_its_cpus(cluster):
 
 
 @test
-def a_site_can_turn_them_off(cluster):
+def rank_variables_can_be_disabled_by_the_site(cluster):
     for rule in ("frameworks = false\n", 'hooks_off = ["50-slurm-pytorch"]\n'):
         with rules(cluster, rule):
             equal(set(cluster.srun("-n2", *SHOW).good().splitlines()), {NOTHING}, "variables")
@@ -115,14 +115,14 @@ def a_site_can_turn_them_off(cluster):
 
 
 @test
-def explain_tells_where_they_come_from(cluster):
-    done = cluster.srun("--container-explain", *TWO_BY_TWO, "true")
+def explain_names_origin_of_rank_variables(cluster):
+    done = cluster.srun("--container-explain=all", *TWO_BY_TWO, "true")
     expect(any(re.match(r'variable: +MASTER_ADDR="node01" \(hook\)', line) for line in done.messages()), "not the variable", done)
     expect(any(re.match(r"hook: +50-slurm-pytorch: rank [01] of 4, rank [01] on node01", line) for line in done.messages()), "no word of it", done)
 
 
 @test
-def a_port_that_is_taken_is_told(cluster):
+def occupied_port_is_reported(cluster):
     listener = "import socket, time; s = socket.socket(); s.bind(('', {port})); s.listen(); print('up', flush=True); time.sleep(20)"
     script = f"""#!/bin/bash
 python3 -c "{listener.replace('{port}', "$((61000 + SLURM_JOB_ID % 4536))")}" > ~/listener & listener=$!
@@ -137,7 +137,7 @@ kill $listener
 
 # --- pip -------------------------------------------------------------------------------------------------------------
 
-PIP = "pip install --user --break-system-packages --quiet --no-index --no-warn-script-location /packages/salute-*.whl"
+PIP = "pip install --user --quiet --no-index --no-warn-script-location /packages/salute-*.whl"
 
 
 @functools.cache
@@ -147,7 +147,7 @@ def python_layout():
 
 
 class Home:
-    """alice's home, in which there is a package for any Python's ~/.local; all of it is taken away again."""
+    """alice's home with a package in any Python's ~/.local. The packages are removed at the end."""
 
     def __init__(self, cluster):
         self.path = os.path.join(cluster.home, "alice/.local")
@@ -173,7 +173,7 @@ def python_image(cluster, tag="1"):
 
 
 @test
-def pip_installs_for_an_image_and_its_next_step(cluster):
+def pip_packages_persist_for_image_in_next_step(cluster):
     home = ("-w", "node01", "--container-mount-home")
     with Home(cluster):
         done = cluster.bash(f"{PIP}; salute; echo $PYTHONUSERBASE", *home, image=python_image(cluster))
@@ -187,7 +187,7 @@ def pip_installs_for_an_image_and_its_next_step(cluster):
 
 
 @test
-def the_hosts_own_packages_do_not_leak_in(cluster):
+def host_python_packages_stay_outside(cluster):
     look = "python3 -c 'import of_the_host' 2>/dev/null && echo there || echo not there"
     with Home(cluster):
         cluster.bash(look, "--container-mount-home", image=python_image(cluster)).good("not there")
@@ -196,12 +196,12 @@ def the_hosts_own_packages_do_not_leak_in(cluster):
 
 
 @test
-def without_a_home_that_lasts_pip_has_no_directory_of_the_image(cluster):
+def pip_without_persistent_home_gets_no_image_directory(cluster):
     for option in ("--no-container-mount-home", "--container-contain"):
         cluster.bash("echo ${PYTHONUSERBASE-unset} $PATH", option).good("unset /usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin")
 
 
 @test
-def a_user_base_of_the_job_stays(cluster):
+def python_user_base_of_the_job_is_kept(cluster):
     done = cluster.bash("echo $PYTHONUSERBASE", "--container-mount-home", env=["PYTHONUSERBASE=/home/shared/mine"])
     done.good("/home/shared/mine")

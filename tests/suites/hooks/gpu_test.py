@@ -1,11 +1,13 @@
-"""GPUs: which of them a container has, and how its programs find the driver. All of it with a fake driver and nodes behind which
-there is nothing: opening one says ENXIO if everybody lets, EPERM if the step's cgroup does not, EACCES if we do not."""
+"""GPUs: selection for a container, and how its programs find the driver. The driver is fake, and so
+are its device nodes: opening one gives ENXIO if it is permitted, EPERM if the step's cgroup denies
+it, EACCES if the container does."""
 import contextlib
 import functools
 import os
 import shutil
 import signal
 import subprocess
+import sys
 import tempfile
 
 import fake_driver
@@ -15,6 +17,7 @@ from fake_driver import VERSION, FakeDriver
 from harness import equal, expect, test
 from images import Image, with_probe
 from site_files import rules
+from outcomes import outcome
 
 TARGET = "/usr/lib/x86_64-linux-gnu"
 NVCC = "/usr/local/cuda/bin/nvcc"
@@ -23,7 +26,7 @@ ALLOWED, BY_CGROUP, BY_US = "No such device or address", "Operation not permitte
 
 
 def image_of(cluster, name="gpu", entries=(), **config):
-    """Debian with /oracle, /cuda and /hsa, and without a variable of NVIDIA's."""
+    """Returns Debian with /oracle, /cuda and /hsa, without any variable of NVIDIA."""
     programs = [("oracle", fake_driver.oracle()), ("cuda", vendor_programs.cuda()), ("hsa", vendor_programs.hsa())]
     return Image(f"suites/fake-{name}", [[*programs, *entries]], config, below=cluster.base_layout)
 
@@ -50,10 +53,10 @@ def refused(done, *words):
         expect(word in text, f"nothing was said of {word!r}", done)
 
 
-# --- what is there ---------------------------------------------------------------------------------------------------
+# --- discovery ------------------------------------------------------------------------------------
 
 @test
-def a_fake_driver_is_found_by_the_images_loader(cluster):
+def fake_driver_is_found_by_image_loader(cluster):
     with driver(cluster):
         done = run(cluster, "/oracle libcuda.so.1 libcuda.so libnvidia-ml.so.1 libnvidia-encode.so.1; nvidia-smi")
         done.good("\n".join([from_driver(), from_driver().replace("so.1:", "so:"), from_driver("libnvidia-ml"),
@@ -62,14 +65,15 @@ def a_fake_driver_is_found_by_the_images_loader(cluster):
 
 
 @test
-def without_fake_gpus_in_the_step_nothing_is_there(cluster):
+@outcome(210, "refused", "no GPU; one is asked for and there is none; no driver; a node without a driver behind it")
+def step_without_fake_gpus_gets_no_driver(cluster):
     with driver(cluster):
         run(cluster, "/oracle libcuda.so.1; ls /usr/bin/nvidia-smi 2>&1 | tail -c 26", gpus=0).good(
             "libcuda.so.1: not found\nNo such file or directory")
 
 
 @test
-def the_option_and_the_site_turn_a_fake_driver_off(cluster):
+def fake_driver_is_disabled_by_option_or_site(cluster):
     with driver(cluster):
         run(cluster, "/oracle libcuda.so.1", "--no-container-gpu").good("libcuda.so.1: not found")
     with driver(cluster, 'gpu = "off"'):
@@ -78,14 +82,16 @@ def the_option_and_the_site_turn_a_fake_driver_off(cluster):
 
 
 @test
-def the_option_is_refused_where_there_is_no_fake_gpu(cluster):
+@outcome(210, "refused", "no GPU; one is asked for and there is none; no driver; a node without a driver behind it")
+def gpu_option_without_fake_gpu_is_refused(cluster):
     with driver(cluster):
         refused(run(cluster, "true", "--container-gpu", gpus=0), "hook 97-gpu: --container-gpu: this step has no GPU on this node",
                 "request one")
 
 
 @test
-def a_node_with_fake_gpus_and_no_driver_says_so(cluster):
+@outcome(210, "refused", "no GPU; one is asked for and there is none; no driver; a node without a driver behind it")
+def fake_gpus_without_driver_are_reported(cluster):
     done = run(cluster, "echo runs")
     done.good("runs")
     expect("no NVIDIA driver" in done.err, "the driver that is missing was not named", done)
@@ -93,7 +99,9 @@ def a_node_with_fake_gpus_and_no_driver_says_so(cluster):
 
 
 @test
-def fake_libraries_of_another_version_than_the_kernels_are_named_with_both(cluster):
+@outcome(211, "degraded", "libraries of another version than the kernel's driver; an image for a newer or older driver",
+         differs="an image that demands a newer CUDA is refused, as elsewhere")
+def fake_library_version_mismatch_names_both_versions(cluster):
     with driver(cluster, kernel="535.104.05"):
         done = run(cluster, "/oracle libcuda.so.1")
         done.good("libcuda.so.1: not found")
@@ -101,7 +109,7 @@ def fake_libraries_of_another_version_than_the_kernels_are_named_with_both(clust
 
 
 @test
-def capabilities_choose_from_a_fake_driver(cluster):
+def driver_capabilities_select_parts_of_fake_driver(cluster):
     ask = "/oracle libcuda.so.1 libnvidia-ml.so.1 libnvidia-encode.so.1 | cut -d, -f1 | sed 's/: .*lib/ /; s/: not/ not/'"
     def there(*stems):
         return "\n".join(f"{stem}.so.1 {stem[3:]}.so.{VERSION}" if stem in stems else f"{stem}.so.1 not found"
@@ -116,7 +124,8 @@ def capabilities_choose_from_a_fake_driver(cluster):
 
 
 @test
-def an_image_that_a_fake_driver_is_too_old_for_is_refused_in_well_known_words(cluster):
+@outcome(211, "degraded", "libraries of another version than the kernel's driver; an image for a newer or older driver")
+def fake_driver_too_old_for_image_is_refused_like_elsewhere(cluster):
     image = image_of(cluster, "requires", Env=["PATH=/usr/bin:/bin", "NVIDIA_REQUIRE_CUDA=cuda>=12.6 brand=tesla,driver>=535,driver<536"])
     with driver(cluster):
         refused(run(cluster, "true", image=image), "unsatisfied condition: cuda>=12.6, please update your driver to a newer version, "
@@ -125,7 +134,9 @@ def an_image_that_a_fake_driver_is_too_old_for_is_refused_in_well_known_words(cl
 
 
 @test
-def sockets_of_fake_daemons_are_there(cluster):
+@outcome(214, "degraded", "sockets of the driver's daemons there or not; fabric manager absent",
+         untested="IMEX channels with a driver: they are the node's, and no GPU was there")
+def fake_daemon_sockets_are_inside(cluster):
     show = "for s in /var" + " /var".join(fake_driver.SOCKETS[:2]) + " /tmp/nvidia-mps/control; do test -S $s && echo $s || echo no $s; done"
     with driver(cluster), fake_driver.daemons(cluster):
         where = ["/var" + path for path in fake_driver.SOCKETS[:2]] + ["/tmp/nvidia-mps/control"]
@@ -135,9 +146,10 @@ def sockets_of_fake_daemons_are_there(cluster):
             "\n".join("no " + path for path in where))
 
 
-# --- which GPUs ------------------------------------------------------------------------------------------------------
+# --- selection ------------------------------------------------------------------------------------
 
 @test
+@outcome(213, "contained", "MIG; GPUs by number, UUID, garbage; more than the cgroup allows")
 def fake_gpus_of_other_jobs_stay_denied(cluster):
     with driver(cluster):
         run(cluster, OPEN, gpus=1).good(f"{ALLOWED}\n{BY_CGROUP}")
@@ -145,7 +157,7 @@ def fake_gpus_of_other_jobs_stay_denied(cluster):
 
 
 @test
-def a_variable_chooses_among_fake_gpus_and_the_others_are_covered(cluster):
+def variable_selects_fake_gpus_and_hides_the_others(cluster):
     with driver(cluster):
         for value, wanted in (("all", (ALLOWED, ALLOWED)), ("0", (ALLOWED, BY_US)), ("1", (BY_US, ALLOWED)), ("none", (BY_US, BY_US)),
                               ("GPU-00000000-0000-0000-0000-000000000001", (BY_US, ALLOWED)), ("void", (BY_US, BY_US))):
@@ -155,7 +167,8 @@ def a_variable_chooses_among_fake_gpus_and_the_others_are_covered(cluster):
 
 
 @test
-def a_variable_never_gives_more_fake_gpus_than_the_cgroup(cluster):
+@outcome(213, "contained", "MIG; GPUs by number, UUID, garbage; more than the cgroup allows")
+def variable_never_exceeds_fake_gpus_of_the_cgroup(cluster):
     with driver(cluster):
         refused(run(cluster, "true", env=["NVIDIA_VISIBLE_DEVICES=1"]),
                 "NVIDIA_VISIBLE_DEVICES=1 requests 1, which this step does not have; available: 0 (/dev/nvidia0, GPU-")
@@ -165,7 +178,7 @@ def a_variable_never_gives_more_fake_gpus_than_the_cgroup(cluster):
 
 
 @test
-def each_task_has_its_own_of_the_steps_fake_gpus(cluster):
+def tasks_have_their_own_fake_gpus_of_the_step(cluster):
     with driver(cluster):
         done = cluster.bash(f"x=$({OPEN}); /oracle libcuda.so.1; echo $SLURM_PROCID $x", "-n2", "-N1", "--gpus-per-task=1",
                             "--gpu-bind=single:1", image=image_of(cluster))
@@ -174,23 +187,24 @@ def each_task_has_its_own_of_the_steps_fake_gpus(cluster):
 
 
 @test
-def a_part_of_a_fake_gpu_is_there_without_the_others(cluster):
+@outcome(213, "contained", "MIG; GPUs by number, UUID, garbage; more than the cgroup allows")
+def fake_gpu_partition_comes_without_the_others(cluster):
     with driver(cluster), fake_driver.parts_of_gpu0(cluster):
         for value, wanted in (("all", "0:gi1 0:gi2"), ("0:0", "0:gi1"), ("0:1", "0:gi2")):
             run(cluster, "/cuda", "-w", "node01", env=[f"NVIDIA_VISIBLE_DEVICES={value}"]).good(f"GPUs 0 {wanted}, cuInit 0")
         refused(run(cluster, "true", "-w", "node01", env=["NVIDIA_VISIBLE_DEVICES=0:2"]), "requests 0:2, which this step does not have")
-        done = run(cluster, "true", "-w", "node01", "--container-explain")
+        done = run(cluster, "true", "-w", "node01", "--container-explain=all")
         expect("/dev/nvidia-caps/nvidia-cap12" in done.out + done.err, "the part's node was not named", done)
 
 
 @test
-def where_slurm_constrains_no_devices_the_numbers_of_fake_parts_are_not_those_of_gpus(cluster):
+def unconstrained_fake_partition_numbers_are_no_gpu_numbers(cluster):
     with driver(cluster), unconstrained(cluster), fake_driver.parts_of_gpu0(cluster):
         run(cluster, "/cuda", "-w", "node01").good("GPUs 0 0:gi1 0:gi2 1, cuInit 0")
 
 
 @test
-def a_masked_fake_gpu_is_what_the_drivers_library_passes_over(cluster):
+def masked_fake_gpu_is_skipped_by_driver_library(cluster):
     with driver(cluster):
         for value, wanted in (("all", "GPUs 0 1, cuInit 0"), ("0", "GPUs 0, cuInit 0"), ("1", "GPUs 1, cuInit 0"), ("none", "GPUs, cuInit 100")):
             for options in ([], ["--container-remap-root"], ["--container-readonly"]):
@@ -200,7 +214,7 @@ def a_masked_fake_gpu_is_what_the_drivers_library_passes_over(cluster):
 
 
 @test
-def a_node_without_the_fake_node_of_unified_memory_says_how_to_make_it(cluster):
+def missing_fake_uvm_node_is_reported_with_hint(cluster):
     with driver(cluster, uvm=False):
         done = run(cluster, "/cuda")
         done.good("GPUs 0, cuInit 999: /dev/nvidia-uvm: No such file or directory")
@@ -208,8 +222,8 @@ def a_node_without_the_fake_node_of_unified_memory_says_how_to_make_it(cluster):
 
 
 @test
-def the_service_of_slurmd_makes_the_fake_nodes_of_unified_memory_and_modesetting(cluster):
-    """With a fake nvidia-modprobe, which makes a node for the arguments that the real one makes it for."""
+def slurmd_service_creates_fake_uvm_and_modeset_nodes(cluster):
+    """With a fake nvidia-modprobe, which makes the same nodes for its arguments as the real one."""
     path = os.path.join(cluster.stage, "usr/lib/systemd/system/slurmd.service.d/spank-container-nvidia.conf")
     commands = [line.strip().partition("=")[2] for line in open(path) if line.startswith("ExecStartPre=")]
     equal([command.split()[0] for command in commands], ["-/usr/bin/nvidia-modprobe"] * 2, "programs, whose failure does not stop slurmd")
@@ -224,8 +238,8 @@ def the_service_of_slurmd_makes_the_fake_nodes_of_unified_memory_and_modesetting
 
 
 @test
-def fake_gpus_that_nobody_may_open_are_not_passed_over_in_silence(cluster):
-    """0660 root:video, as some distributions have them; and a driver that was reloaded."""
+def unreadable_fake_gpus_are_reported(cluster):
+    """0660 root:video, as on some distributions, and a driver that was reloaded."""
     with driver(cluster):
         for script, undo, why in (("chmod 660 /dev/nvidia0 /dev/nvidia1", "chmod 666 /dev/nvidia0 /dev/nvidia1",
                                    "none can be opened: /dev/nvidia0: permission denied (hint: the user must be in its group"),
@@ -244,7 +258,7 @@ def fake_gpus_that_nobody_may_open_are_not_passed_over_in_silence(cluster):
 # --- AMD -------------------------------------------------------------------------------------------------------------
 
 @test
-def a_variable_chooses_among_fake_amd_gpus_and_rocm_still_starts(cluster):
+def variable_selects_fake_amd_gpus_and_rocm_starts(cluster):
     with fake_driver.amd_node(cluster):
         for value, wanted in (("all", " 129 130 128"), ("0", " 129"), ("1,2", " 130 128"), ("none", ""), ("void", "")):
             done = run(cluster, "/hsa", "-w", "node01", gpus=0, env=[f"AMD_VISIBLE_DEVICES={value}"])
@@ -253,15 +267,17 @@ def a_variable_chooses_among_fake_amd_gpus_and_rocm_still_starts(cluster):
 
 
 @test
-def where_slurm_constrains_no_devices_rocm_starts_with_what_it_allocated(cluster):
+def unconstrained_rocm_starts_with_allocated_gpus(cluster):
     straight = ((128, "0000:11:00.0"), (129, "0000:c1:00.0"), (130, "0000:c2:00.0"))
-    with fake_driver.amd_node(cluster, gpus=straight):  # of these, and not of NVIDIA's, nothing is in gres.conf
+    # These are not in gres.conf, unlike NVIDIA's.
+    with fake_driver.amd_node(cluster, gpus=straight):
         run(cluster, "/hsa", "-w", "node01", gpus=1).good("hsa_init 0, GPUs 128")
 
 
 @test
-def fake_gpus_whose_files_are_not_in_the_order_of_the_bus_are_masked_only_if_the_site_says_what_numbers_mean(cluster):
-    """GPU 0 of Slurm's list is /dev/nvidia0 or the first of the bus, which is /dev/nvidia1: another job has the other one."""
+def fake_gpus_out_of_bus_order_are_masked_only_if_configured(cluster):
+    """GPU 0 of Slurm's list is /dev/nvidia0 or the first of the bus, which is /dev/nvidia1: the
+    other one belongs to another job."""
     with driver(cluster, buses=(0x30, 0x20)), unconstrained(cluster):
         done = run(cluster, "/cuda; echo $CUDA_VISIBLE_DEVICES", "-w", "node01")
         done.good("GPUs 1 0, cuInit 0\n0")
@@ -279,7 +295,7 @@ def driver_rules(cluster, text):
 
 @contextlib.contextmanager
 def unconstrained(cluster):
-    """Slurm that allocates GPUs and lets every job open all of them."""
+    """Configures Slurm to allocate GPUs and to let every job open all of them."""
     path = os.path.join(cluster.etc, "slurm/cgroup.conf")
     text = open(path).read()
     others_gpu = ("srun", "-N2", "sh", "-c", "(: <>/dev/nvidia0) 2>&1 | sed 's/.*: //'")
@@ -296,7 +312,7 @@ def unconstrained(cluster):
 
 
 @test
-def where_slurm_constrains_no_devices_only_its_allocated_fake_gpus_are_there(cluster):
+def unconstrained_step_gets_only_allocated_fake_gpus(cluster):
     with driver(cluster), unconstrained(cluster):
         other = cluster.start("srun", "--gres=gpu:1", "-N1", "-w", "node01", "sh", "-c", "echo up; exec sleep 60")
         try:
@@ -313,7 +329,7 @@ def where_slurm_constrains_no_devices_only_its_allocated_fake_gpus_are_there(clu
 # --- any image, any container ----------------------------------------------------------------------------------------
 
 @test
-def a_fake_driver_works_in_containers_of_all_kinds(cluster):
+def fake_driver_works_in_all_kinds_of_containers(cluster):
     with driver(cluster):
         for options in (["--container-readonly"], ["--container-remap-root"], ["--container-name=gpu"], ["--container-name=gpu"],
                         ["--container-private"], ["--container-unshare=pid,ipc"], ["--container-contain"]):
@@ -322,7 +338,8 @@ def a_fake_driver_works_in_containers_of_all_kinds(cluster):
 
 
 @test
-def an_image_with_nothing_in_it_gets_the_fake_driver(cluster):
+@outcome(216, "accepted", "no ldconfig in the image, musl, a read-only root")
+def empty_image_gets_the_fake_driver(cluster):
     with driver(cluster):
         where = "/usr/lib64/libcuda.so." + VERSION
         done = cluster.srun("--gres=gpu:1", "/probe", where, "/usr/lib64/libcuda.so.1", "/usr/bin/nvidia-smi", image=with_probe("fake-empty", []))
@@ -330,15 +347,16 @@ def an_image_with_nothing_in_it_gets_the_fake_driver(cluster):
 
 
 @test
-def explaining_names_the_fake_driver_and_the_gpus(cluster):
+def explain_names_fake_driver_and_gpus(cluster):
     with driver(cluster):
-        done = run(cluster, "true", "--container-explain")
+        done = run(cluster, "true", "--container-explain=all")
         for text in (f"driver {VERSION} in /home/shared/fake-driver{TARGET}", "GPUs: 0 (/dev/nvidia0, GPU-"):
             expect(text in done.out + done.err, f"nothing was said of {text!r}", done)
 
 
 @test
-def a_newer_fake_libcuda_of_the_image_comes_first_and_an_older_one_does_not(cluster):
+@outcome(211, "degraded", "libraries of another version than the kernel's driver; an image for a newer or older driver")
+def newer_fake_libcuda_of_image_wins_older_does_not(cluster):
     with driver(cluster):
         for version, wanted in (("560.1.2", "libcuda.so.1: /usr/local/cuda-12.6/compat/libcuda.so.560.1.2, of the image"), ("535.1.2", from_driver())):
             entries = [(f"usr/local/cuda-12.6/compat/libcuda.so.{version}", fake_driver.libcuda("the image")),
@@ -347,7 +365,7 @@ def a_newer_fake_libcuda_of_the_image_comes_first_and_an_older_one_does_not(clus
 
 
 @test
-def a_newer_fake_libcuda_of_an_ngc_image_is_found_without_its_entrypoint(cluster):
+def newer_fake_libcuda_of_ngc_image_works_without_entrypoint(cluster):
     """LD_LIBRARY_PATH names a link that only the entrypoint makes."""
     entries = [("usr/local/cuda/compat/lib.real/libcuda.so.560.1.2", fake_driver.libcuda("the image")),
                ("usr/local/cuda/compat/lib.real/libcuda.so.1", "-> libcuda.so.560.1.2")]
@@ -362,14 +380,15 @@ def a_newer_fake_libcuda_of_an_ngc_image_is_found_without_its_entrypoint(cluster
 
 
 @test
-def a_fake_driver_of_another_branch_of_debians_is_found(cluster):
+def fake_driver_of_other_debian_branch_is_found(cluster):
     for branch in ("tesla-550", "tesla", "current"):
         with driver(cluster, directory=f"{TARGET[1:]}/nvidia/{branch}"):
             run(cluster, "/oracle libcuda.so.1 libnvidia-ml.so.1").good(f"{from_driver()}\n{from_driver('libnvidia-ml')}")
 
 
 def outside(cluster):
-    """Whatever a start could have spoilt on the node: names, sizes and times of change."""
+    """Returns everything on the node that a faulty start could change: names, sizes and
+    modification times."""
     script = "find /etc /usr/lib/x86_64-linux-gnu /usr/local /dev /home/shared -newermt 2000-01-01 -printf '%p %s %C@ %m\\n' 2>/dev/null"
     lines = cluster.root("node01", "sh", "-c", script).out.splitlines()
     return {line for line in lines if not line.startswith(("/dev/pts", "/dev/null", "/dev/tty", "/dev/ptmx", "/dev/shm", "/dev/loop"))}
@@ -382,7 +401,8 @@ __attribute__((constructor)) static void early(void) { open("/tmp/fake-gpu-early
 
 
 @test
-def a_hostile_image_gets_the_fake_driver_and_changes_nothing_outside(cluster):
+@outcome(212, "contained", "a compat directory full of links")
+def hostile_image_gets_fake_driver_and_changes_nothing_outside(cluster):
     early = fake_driver.library("early.so", HOSTILE)
     variables = [f"{name}=/early.so" for name in ("LD_PRELOAD", "LD_AUDIT", "GLIBC_TUNABLES")]
     variables += ["LD_LIBRARY_PATH=/", "NVIDIA_VISIBLE_DEVICES=all", "NVIDIA_DRIVER_CAPABILITIES=all", "LD_DEBUG=all"]
@@ -420,8 +440,9 @@ def cudart_program():
         return open(program, "rb").read()
 
 
-def the_cuda_runtime_finds_the_fake_driver(cluster):
-    """What cudaGetDeviceCount says tells whose libcuda it found: 35 none, 34 the toolkit's stub, 100 the fake driver's."""
+def cuda_runtime_finds_the_fake_driver(cluster):
+    """The result of cudaGetDeviceCount identifies the libcuda: 35 none, 34 the toolkit's stub, 100
+    the fake driver's."""
     stub = open("/usr/local/cuda/lib64/stubs/libcuda.so", "rb").read() if os.path.exists("/usr/local/cuda/lib64/stubs/libcuda.so") else None
     entries = [("cudart", cudart_program())]
     with driver(cluster):
@@ -435,8 +456,8 @@ def the_cuda_runtime_finds_the_fake_driver(cluster):
         run(cluster, "/cudart", image=stubbed).good("100")
 
 
-# Where there is no toolkit there is no such test: the_images_loader ones above ask the same of the loader itself.
+# Without a toolkit this test does not exist: the_images_loader tests above check the loader itself.
 if shutil.which(NVCC):
-    test(the_cuda_runtime_finds_the_fake_driver)
+    test(cuda_runtime_finds_the_fake_driver)
 else:
-    print(f"note: no {NVCC}, so gpu.the_cuda_runtime_finds_the_fake_driver is left out", flush=True)
+    print(f"note: no {NVCC}, so gpu.cuda_runtime_finds_the_fake_driver is left out", file=sys.stderr, flush=True)

@@ -1,4 +1,5 @@
-"""Hooks of the site: programs in /etc/spank-container/hooks.d, as an ordinary user meets them."""
+"""Hooks of the site: programs in /etc/spank-container/hooks.d and their effect on an unprivileged
+user."""
 import contextlib
 import json
 import os
@@ -8,6 +9,7 @@ from command import await_true
 from explain_test import said
 from harness import equal, expect, test
 from site_files import Files, rules
+from outcomes import outcome
 
 DIRECTORY = "spank-container/hooks.d/"
 
@@ -26,7 +28,7 @@ def hooks(cluster, files):
 
 
 def says(edits):
-    """A script that prints these edits."""
+    """Returns a script that prints these edits."""
     return f"cat <<'END'\n{json.dumps(edits)}\nEND\n"
 
 
@@ -41,7 +43,7 @@ def refused(cluster, *wanted, options=(), **how):
 
 
 @test
-def a_program_of_the_site_gives_variables_mounts_files_and_links(cluster):
+def site_program_adds_variables_mounts_files_and_links(cluster):
     edits = {"environment": {"set": {"OF_HOOK": "a b"}, "prepend": {"PATH": "/opt/hook"}, "default": {"IMAGE_ONLY": "no"}},
              "mounts": [{"source": "/home/shared", "target": "/of/hook"}, {"target": "/new", "readOnly": False},
                         {"source": "/nowhere", "target": "/x", "optional": True}],
@@ -54,7 +56,7 @@ def a_program_of_the_site_gives_variables_mounts_files_and_links(cluster):
 
 
 @test
-def a_program_runs_as_the_user_on_the_host_and_gets_nothing_of_the_image(cluster):
+def program_runs_as_user_on_host_without_image_influence(cluster):
     tells = """{ id -u; pwd; env | cut -d= -f1 | grep -v -E '^(SLURM_|PWD$|OLDPWD$|_$|SHLVL$)' | sort | tr '\\n' ' '; echo
 grep -E 'Cap(Inh|Prm|Eff|Amb)|NoNewPrivs' /proc/self/status | tr -d '\\t' | tr '\\n' ' '; ls /proc/self/fd | tr '\\n' ' '; echo
 test -e /etc/spank-container/hooks.d && echo host; } >/home/shared/told.$1
@@ -72,7 +74,8 @@ cat >/home/shared/input.$1
             equal(lines[2].split(), ["HOME", "LANG", "LOGNAME", "PATH", "USER"], f"variables in {stage}")
             equal(lines[3].split(" ")[:5], ["CapInh:" + "0" * 16, "CapPrm:" + "0" * 16, "CapEff:" + "0" * 16, "CapAmb:" + "0" * 16, "NoNewPrivs:1"],
                   f"rights in {stage}")
-            equal(lines[3].split(" ")[5:9], ["0", "1", "2", "3"], f"descriptors in {stage}")  # ls has the directory at 3
+            # ls has the directory at 3.
+            equal(lines[3].split(" ")[5:9], ["0", "1", "2", "3"], f"descriptors in {stage}")
             equal(lines[4], "host", f"what is seen in {stage}")
     finally:
         for name in os.listdir(cluster.shared):
@@ -81,7 +84,7 @@ cat >/home/shared/input.$1
 
 
 @test
-def create_is_told_the_images_variables_and_can_move_a_mount(cluster):
+def create_stage_gets_image_variables_and_can_move_a_mount(cluster):
     script = """input=$(cat)
 case $input in
 *'"stage": "create"'*'"GREETER": "base"'* | *'"GREETER": "base"'*'"stage": "create"'*) target=/second note='"of create"' ;;
@@ -93,11 +96,11 @@ echo '{"mounts": [{"source": "/home/shared", "target": "'$target'"}], "notes": [
     with hooks(cluster, {"50-test": script, "50-test.json": (json.dumps({"stages": ["prepare", "create"]}), 0o644)}):
         cluster.bash("test -d /second; ! test -e /first", "-n1").good()
         cluster.bash("test -d /second; ! test -e /first", "-n1", "--container-remap-root").good()
-        expect("50-test: of create" in said(cluster.srun("--container-explain", "true"), "hook"), "no note")
+        expect("50-test: of create" in said(cluster.srun("--container-explain=all", "true"), "hook"), "no note")
 
 
 @test
-def the_stage_task_is_run_for_each_task(cluster):
+def task_stage_runs_for_each_task(cluster):
     script = """rank=$(sed -n 's/.*"SLURM_PROCID": "\\([0-9]*\\)".*/\\1/p' | head -1)
 echo '{"environment": {"set": {"MY_RANK": "'$rank'"}}}'
 """
@@ -108,7 +111,7 @@ echo '{"environment": {"set": {"MY_RANK": "'$rank'"}}}'
 
 
 @test
-def the_stage_start_is_run_inside_once_a_node_before_any_task(cluster):
+def start_stage_runs_inside_once_per_node_before_tasks(cluster):
     script = "echo started >>/start.$(hostname 2>/dev/null || cat /proc/sys/kernel/hostname); cat >/dev/null\n"
     with hooks(cluster, {"50-test": script, "50-test.json": (json.dumps({"stages": ["start"]}), 0o644)}):
         done = cluster.srun("-N2", "-n4", "sh", "-c", "cat /start.*")
@@ -117,7 +120,7 @@ def the_stage_start_is_run_inside_once_a_node_before_any_task(cluster):
 
 
 @test
-def a_hook_takes_part_only_when_its_conditions_hold(cluster):
+def hook_runs_only_when_its_conditions_hold(cluster):
     when = {"when": {"env": {"WANTED": "^y"}, "commands": ["^sh$"]}}
     with hooks(cluster, {"50-test": "touch /home/shared/ran\n" + says({"environment": {"set": {"RAN": "yes"}}}),
                          "50-test.json": (json.dumps(when), 0o644)}):
@@ -130,11 +133,12 @@ def a_hook_takes_part_only_when_its_conditions_hold(cluster):
 
 
 @test
-def a_file_of_the_site_replaces_a_built_in_or_turns_it_off_and_explain_names_it(cluster):
+@outcome(208, "refused", "a hook that is not executable, has no interpreter, is deleted in between")
+def site_file_replaces_or_disables_built_in_hook(cluster):
     name = "50-slurm-pytorch"
 
     def hook_lines():
-        return [line for line in said(cluster.srun("--container-explain", "true"), "hook") if line.startswith(name + " (")]
+        return [line for line in said(cluster.srun("--container-explain=all", "true"), "hook") if line.startswith(name + " (")]
     equal(hook_lines(), [f"{name} (built in)"], "as delivered")
     path = f"/etc/spank-container/hooks.d/{name}"
     with hooks(cluster, {name: says({"environment": {"set": {"MINE": "1"}}})}):
@@ -152,7 +156,9 @@ def a_file_of_the_site_replaces_a_built_in_or_turns_it_off_and_explain_names_it(
 
 
 @test
-def row_206_a_directory_that_is_none_or_that_others_can_write_is_refused_by_its_name(cluster):
+@outcome(206, "refused", "a directory of hooks that is absent, empty, a file, another's, group-writable, a link",
+         differs="absent and empty directories and links of root's are as good as any")
+def hook_directory_unusable_or_world_writable_is_refused(cluster):
     path = "/etc/spank-container/hooks.d"
     with hooks(cluster, {"50-test": says({})}) as site:
         directory = site.path(DIRECTORY.rstrip("/"))
@@ -166,7 +172,7 @@ def row_206_a_directory_that_is_none_or_that_others_can_write_is_refused_by_its_
         os.rename(directory, moved)
         os.symlink("hooks.d.moved", directory)
         try:
-            cluster.srun("true").good()  # a link of root's is as good
+            cluster.srun("true").good()  # a link owned by root is allowed as well
         finally:
             os.unlink(directory)
             shutil.rmtree(moved)
@@ -179,7 +185,8 @@ def row_206_a_directory_that_is_none_or_that_others_can_write_is_refused_by_its_
 
 
 @test
-def row_206_a_hook_that_others_can_write_is_refused_by_its_name(cluster):
+@outcome(206, "refused", "a directory of hooks that is absent, empty, a file, another's, group-writable, a link")
+def world_writable_hook_is_refused(cluster):
     with hooks(cluster, {"50-test": ("true", 0o775)}) as site:
         refused(cluster, 'hook "/etc/spank-container/hooks.d/50-test": is writable by others')
         os.chmod(site.path(DIRECTORY + "50-test"), 0o755)
@@ -188,7 +195,8 @@ def row_206_a_hook_that_others_can_write_is_refused_by_its_name(cluster):
 
 
 @test
-def row_207_a_hook_that_fails_is_killed_or_hangs_refuses_the_step_with_its_name(cluster):
+@outcome(207, "refused", "a hook that fails, is killed, hangs, prints 1 GiB, binary and ESC")
+def failing_killed_or_hanging_hook_refuses_step_with_its_name(cluster):
     run = 'hook 50-test: run "/etc/spank-container/hooks.d/50-test": '
     with hooks(cluster, {"50-test": "echo why it failed >&2; exit 3\n"}):
         refused(cluster, run + 'exited with status 3; last output: "why it failed"', options=["-N2", "-n4"])
@@ -199,7 +207,8 @@ def row_207_a_hook_that_fails_is_killed_or_hangs_refuses_the_step_with_its_name(
 
 
 @test
-def row_207_what_a_hook_prints_is_capped_and_escaped(cluster):
+@outcome(207, "refused", "a hook that fails, is killed, hangs, prints 1 GiB, binary and ESC")
+def hook_output_is_capped_and_escaped(cluster):
     with hooks(cluster, {"50-test": "yes\n"}):
         refused(cluster, "printed more than 1 MiB")
     with hooks(cluster, {"50-test": "head -c 100 /dev/urandom\n"}):
@@ -213,7 +222,7 @@ def row_207_what_a_hook_prints_is_capped_and_escaped(cluster):
 
 
 @test
-def row_207_what_a_hook_leaves_behind_does_not_hold_the_step(cluster):
+def hook_leftover_process_does_not_hold_the_step(cluster):
     forever = "setsid yes more >&2 &\nsetsid yes more >&2 &\nsleep 0.3\necho '{}'\n"
     with hooks(cluster, {"50-test": forever}):
         done = cluster.bash("echo came in", "-n1")
@@ -221,7 +230,9 @@ def row_207_what_a_hook_leaves_behind_does_not_hold_the_step(cluster):
 
 
 @test
-def row_208_a_hook_without_its_interpreter_or_for_root_alone_refuses_the_step(cluster):
+@outcome(208, "refused", "a hook that is not executable, has no interpreter, is deleted in between",
+         differs="a file that nobody may execute turns off what is built in under its name")
+def hook_without_interpreter_or_for_root_only_refuses_step(cluster):
     with hooks(cluster, {"50-test": ("#!/no/interpreter\n", 0o644)}) as site:
         path = site.path(DIRECTORY + "50-test")
         os.chmod(path, 0o755)
@@ -231,7 +242,8 @@ def row_208_a_hook_without_its_interpreter_or_for_root_alone_refuses_the_step(cl
 
 
 @test
-def row_209_a_plan_with_garbage_is_refused_naming_hook_and_key(cluster):
+@outcome(209, "refused", "a hook's plan with garbage: unknown key, relative path")
+def hook_plan_with_garbage_is_refused_with_hook_and_key(cluster):
     printed = 'hook 50-test: what "/etc/spank-container/hooks.d/50-test" printed: '
     for edits, why in (({"mount": []}, "mount: is unknown"),
                        ({"mounts": [{"source": "a", "target": "/b"}]}, 'mounts[0].source: "a" is not an absolute path'),
@@ -241,7 +253,8 @@ def row_209_a_plan_with_garbage_is_refused_naming_hook_and_key(cluster):
 
 
 @test
-def an_optional_hook_that_fails_is_a_warning(cluster):
+@outcome(207, "refused", "a hook that fails, is killed, hangs, prints 1 GiB, binary and ESC")
+def optional_hook_failure_is_a_warning(cluster):
     with hooks(cluster, {"50-test": "exit 3\n", "50-test.json": ('{"optional": true}', 0o644)}):
         done = cluster.srun("-n1", "true")
         done.good()
@@ -249,7 +262,7 @@ def an_optional_hook_that_fails_is_a_warning(cluster):
 
 
 @test
-def a_hook_can_refuse_a_step_and_warn(cluster):
+def hook_can_refuse_or_warn_a_step(cluster):
     with hooks(cluster, {"50-test": says({"warnings": ["take \u001b[31mcare"]})}):
         done = cluster.srun("-n1", "true")
         done.good()
@@ -259,7 +272,7 @@ def a_hook_can_refuse_a_step_and_warn(cluster):
 
 
 @test
-def what_the_image_has_under_the_name_of_the_directory_is_no_hook(cluster):
+def image_file_at_hook_directory_is_no_hook(cluster):
     script = "mkdir -p /etc/spank-container/hooks.d; printf '#!/bin/sh\\necho ran >/home/shared/ran\\n' >/etc/spank-container/hooks.d/50-evil; " \
              "chmod 755 /etc/spank-container/hooks.d/50-evil"
     for name, options in (("evil1", []), ("evil2", ["--container-remap-root"])):
@@ -270,7 +283,7 @@ def what_the_image_has_under_the_name_of_the_directory_is_no_hook(cluster):
 
 
 @test
-def verbose_says_how_long_hooks_took_and_names_the_slowest(cluster):
+def verbose_reports_hook_durations_and_the_slowest(cluster):
     with hooks(cluster, {"50-test": "sleep 0.3\n"}):
         done = cluster.srun("-n1", "--container-verbose", "true")
         done.good()
@@ -287,7 +300,7 @@ def until_written(path):
 
 
 @test
-def the_stage_stop_is_run_on_the_host_when_all_tasks_have_ended(cluster):
+def stop_stage_runs_on_host_after_all_tasks(cluster):
     script = "cat >/dev/null; cat /home/shared/tasks >/home/shared/stopped.part; test -e /etc/spank-container/hooks.d && " \
              "mv /home/shared/stopped.part /home/shared/stopped; echo told >&2\n"
     stopped, tasks = (os.path.join(cluster.shared, name) for name in ("stopped", "tasks"))
@@ -317,7 +330,7 @@ def the_stage_stop_is_run_on_the_host_when_all_tasks_have_ended(cluster):
 
 
 @test
-def a_hook_for_oci_runtimes_gets_state_and_bundle(cluster):
+def oci_runtime_hook_gets_state_and_bundle(cluster):
     script = """cat >/home/shared/state
 mkdir -p /home/shared/bundle && cp "$(sed 's/.*"bundle":"\\([^"]*\\)".*/\\1/' /home/shared/state)"/config.json /home/shared/bundle
 """
@@ -358,8 +371,8 @@ mkdir -p /home/shared/bundle && cp "$(sed 's/.*"bundle":"\\([^"]*\\)".*/\\1/' /h
         shutil.rmtree(bundle, ignore_errors=True)
 
 
-# As NVIDIA's does: needs a directory for its sockets, ends at once where one runs, and leaves a process behind, whose session is its own
-# only some time later.
+# As NVIDIA's daemon: needs a directory for its sockets, ends at once if another one runs, and
+# leaves a process behind that creates its own session only some time later.
 FAKE_MPS_CONTROL = """#!/bin/sh
 [ "$1" = -d ] && [ -w "$CUDA_MPS_PIPE_DIRECTORY" ] || exit 1
 [ ! -e "$CUDA_MPS_PIPE_DIRECTORY/nvidia-cuda-mps-control.pid" ] || { echo "An instance of this daemon is already running"; exit 1; }
@@ -369,7 +382,7 @@ echo $! >"$CUDA_MPS_PIPE_DIRECTORY/nvidia-cuda-mps-control.pid"
 
 
 @test
-def the_example_for_mps_runs_one_fake_daemon_for_the_tasks_of_a_node(cluster):
+def mps_example_runs_one_fake_daemon_per_node(cluster):
     example = os.path.join(os.path.dirname(__file__), "../../../packaging/examples/hooks/50-mps")
     with open(example) as script, open(example + ".json") as text:
         program, description = script.read().removeprefix("#!/bin/sh\n"), json.load(text)

@@ -1,5 +1,6 @@
-"""Real loaders find libraries that the node brings, and what the image has besides stays as it was. The libraries are fake, and
-come by --container-mpi=host. Loaders: glibc 2.31, 2.36 and 2.41, musl; older ones are not to be had as packages."""
+"""Real loaders find libraries provided by the node, and the image's other libraries stay unchanged.
+The libraries are fake and provided by --container-mpi=host. Loaders: glibc 2.31, 2.36 and 2.41, and
+musl. Older ones are not available as packages."""
 import base64
 import os
 import subprocess
@@ -10,6 +11,7 @@ from harness import add, equal, expect, test
 from images import Image, special
 from ld_cache import LdCache
 from site_files import rules
+from outcomes import outcome
 
 SONAME = "libspcfake.so.1"
 OURS = "/usr/lib/spank-container/mpi/" + SONAME
@@ -17,7 +19,7 @@ ON = ("-w", "node01")
 
 
 def of_debian(cluster, name):
-    """An image of tests/images as it is, in the cluster's registry."""
+    """Pushes an image of tests/images unchanged to the cluster's registry."""
     layout = subprocess.run([BUILD_IMAGE, name], check=True, stdout=subprocess.PIPE, text=True).stdout.split()[-1]
     return layout
 
@@ -26,7 +28,8 @@ HWCAPS = f"{LIBRARIES}/glibc-hwcaps/x86-64-v2/{SONAME}"
 
 
 def with_fake_library(below, name, has_hwcaps):
-    """The image has the library, too, and the program that needs it; `has_hwcaps`: also for newer processors."""
+    """Adds the library and the program that needs it to the image. `has_hwcaps`: also a variant for
+    newer processors."""
     entries = [(f"{LIBRARIES[1:]}/{SONAME}.0.1", library(SONAME, "of the image")), (f"{LIBRARIES[1:]}/{SONAME}", f"-> {SONAME}.0.1"),
                ("prog", program(GLIBC, SONAME))]
     if has_hwcaps:
@@ -35,7 +38,7 @@ def with_fake_library(below, name, has_hwcaps):
 
 
 def nodes_library(cluster, key="mpi_libraries"):
-    """rules() for the node's library."""
+    """Returns rules() for the node's library."""
     directory = os.path.join(cluster.shared, "fake-libraries")
     os.makedirs(directory, exist_ok=True)
     with open(os.path.join(directory, SONAME + ".1.0"), "wb") as file:
@@ -52,7 +55,8 @@ DUMP = "base64 /etc/ld.so.cache; echo =; ldconfig -p; echo =; "
 
 
 def caches_in(done):
-    """The caches that DUMP printed, read by a parser that is not ours; `ldconfig -p` must say the same of them."""
+    """Returns the caches printed by DUMP, read by an independent parser. `ldconfig -p` must agree
+    with it."""
     caches = []
     texts = done.good().split("\n=\n")
     for encoded, listing in zip(texts[0::2], texts[1::2]):
@@ -68,8 +72,8 @@ def the_nodes_library_is_found_with_glibc(cluster, below, version):
     of_image = "of the image for newer processors" if has_hwcaps else "of the image"
     image = with_fake_library(below(cluster), version, has_hwcaps)
     name = f"loader-{version}"
-    # A container that stays: first the image's own state, as its own ldconfig says it.
-    form = "-c compat" if version == "2.31" else ""  # what all wrote before 2.32
+    # A container that stays: first the image's initial state, according to its own ldconfig.
+    form = "-c compat" if version == "2.31" else ""  # written by all earlier versions
     done = step(cluster, image, "bash", "-euc", f"/prog; ldconfig {form}; /prog; {LIBRARIES.removeprefix('/usr')}/libc.so.6 | head -n 1; echo; {DUMP}",
                 host=False, name=name)
     expect(done.good().startswith(f"{of_image}\n{of_image}\n") and version in done.out.splitlines()[2], "the image's own state", done)
@@ -90,7 +94,7 @@ def the_nodes_library_is_found_with_glibc(cluster, below, version):
         equal(set(during.pairs()) - set(before.pairs()), {(SONAME, OURS)}, "new entries")
         equal(set(before.pairs()) - set(during.pairs()), set(), "lost entries")
         equal(during.hwcaps, before.hwcaps, "hwcaps")
-        # ldconfig inside keeps it, and finds everything again.
+        # ldconfig inside keeps it, and finds all libraries again.
         equal(done.out.count("of the node"), 2, "ldconfig inside has lost it: times it was the node's")
         equal({pair for pair in after.pairs() if "spank-container" not in pair[1]}, set(before.pairs()), "after ldconfig inside")
 
@@ -107,11 +111,12 @@ for of_glibc, made_of in (("2.31", lambda cluster: of_debian(cluster, "debian-11
                           ("2.41", lambda cluster: of_debian(cluster, "debian-13"))):
     def run(cluster, made_of=made_of, of_glibc=of_glibc):
         the_nodes_library_is_found_with_glibc(cluster, made_of, of_glibc)
-    add(__name__, f"a_fake_library_of_the_node_is_found_with_glibc_{of_glibc.replace('.', '_')}", run)
+    add(__name__, f"fake_node_library_is_found_with_glibc_{of_glibc.replace('.', '_')}", run)
 
 
 @test
-def a_fake_library_of_the_node_is_found_with_musl(cluster):
+@outcome(216, "accepted", "no ldconfig in the image, musl, a read-only root")
+def fake_node_library_is_found_with_musl(cluster):
     directory = f"lib/{os.uname().machine}-linux-musl"
     image = Image("suites/loader-musl", [[(f"{directory}/{SONAME}", library(SONAME, "of the image")), ("prog", program(MUSL, SONAME))]],
                   below=of_debian(cluster, "musl"))
@@ -124,14 +129,16 @@ def a_fake_library_of_the_node_is_found_with_musl(cluster):
 
 
 def loader_alone(cluster, entries, name, loader=GLIBC, **config):
-    """An image with glibc's loader, the image's library and the program: what "distroless" images are."""
+    """Makes an image with glibc's loader, the image's library and the program, as "distroless"
+    images are."""
     real = os.path.realpath(GLIBC)
     return Image(f"suites/loader-{name}", [[(loader[1:], open(real, "rb").read()), (f"{LIBRARIES[1:]}/{SONAME}", library(SONAME, "of the image")),
                                             ("prog", program(loader, SONAME)), *entries]], config)
 
 
 @test
-def a_fake_library_of_the_node_is_found_without_a_cache(cluster):
+@outcome(216, "accepted", "no ldconfig in the image, musl, a read-only root")
+def fake_node_library_is_found_without_loader_cache(cluster):
     image = loader_alone(cluster, [], "bare")
     step(cluster, image, "/prog", host=False).good("of the image")
     with nodes_library(cluster):
@@ -140,14 +147,15 @@ def a_fake_library_of_the_node_is_found_without_a_cache(cluster):
 
 
 @test
-def a_fake_library_of_the_node_is_found_by_a_loader_elsewhere(cluster):
+def fake_node_library_is_found_by_loader_elsewhere(cluster):
     image = loader_alone(cluster, [], "elsewhere", loader="/opt/glibc/ld.so", Env=["LD_LIBRARY_PATH=/opt/none"])
     with nodes_library(cluster):
         step(cluster, image, "/prog").good("of the node")
 
 
 @test
-def a_fake_library_of_the_node_is_found_whatever_the_image_has_as_its_cache(cluster):
+@outcome(216, "accepted", "no ldconfig in the image, musl, a read-only root")
+def fake_node_library_is_found_with_any_image_loader_cache(cluster):
     odd = {"fifo": special("etc/ld.so.cache", b"6"), "garbage": ("etc/ld.so.cache", b"glibc-ld.so.cache1.1" + b"\xff" * 100),
            "loop": ("etc/ld.so.cache", "-> ld.so.cache"), "out": ("etc/ld.so.cache", "-> /proc/1/root/etc/ld.so.cache"),
            "linked": ("etc", "-> usr/lib/etc"), "directory": ("etc/ld.so.cache/file", b"")}
@@ -160,7 +168,7 @@ def a_fake_library_of_the_node_is_found_whatever_the_image_has_as_its_cache(clus
 
 
 @test
-def packages_install_where_a_fake_library_of_the_node_is(cluster):
+def packages_install_beside_a_fake_node_library(cluster):
     image = Image("suites/loader-apt", [[("prog", program(GLIBC, SONAME))]], below=of_debian(cluster, "apt"))
     with nodes_library(cluster):
         done = step(cluster, image, "bash", "-euc", "/prog; apt-get install -y /packages/*.deb </dev/null >/tmp/apt 2>&1 || cat /tmp/apt; "

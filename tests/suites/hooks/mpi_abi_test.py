@@ -1,5 +1,5 @@
-"""--container-mpi=host: the node's MPI in the place of the image's, or why not. What is called fake says only whose it is; the
-last test has Debian's MPICH on both sides."""
+"""--container-mpi=host: the node's MPI replaces the image's, or is refused with a reason. Fake
+libraries have only names and symbols. The last test has Debian's MPICH on both sides."""
 import os
 
 import mpi_test
@@ -22,7 +22,7 @@ def image_with(cluster, name, soname=SONAME, file=SONAME + ".1.0", **config):
 
 
 def node_with(cluster, libraries, dependencies=(), more=""):
-    """rules(); both: file name and bytes."""
+    """Returns rules(). Arguments: file names and bytes."""
     directory = os.path.join(cluster.shared, os.path.basename(DIRECTORY))
     os.makedirs(directory, exist_ok=True)
     for name, data in (*libraries, *dependencies):
@@ -49,13 +49,13 @@ def refused(name, done):
 
 
 @test
-def a_fake_mpi_of_the_node_takes_the_place_of_the_images(cluster):
+def fake_node_mpi_replaces_image_mpi(cluster):
     image = image_with(cluster, "plain")
     nodes = library(SONAME, "of the node", needs=(FABRIC,))
     with node_with(cluster, [(SONAME + ".2.0", nodes)], [("libfakefabric.so.1", FABRIC)]):
         host(cluster, image).good("of the node")
         step(cluster, image).good("of the image")
-        done = host(cluster, image, "--container-explain")
+        done = host(cluster, image, "--container-explain=all")
         for part in (f"the node's {DIRECTORY}/{SONAME}.2.0 replaces the image's /", f"/{SONAME} ({SONAME}.1.0)"):
             expect(part in done.err, "it does not say what it did", done)
         done = host(cluster, image, "--container-readonly", command=("bash", "-euc", f"/prog; ls {OURS}; touch {OURS}/x 2>/dev/null || echo no"))
@@ -63,7 +63,7 @@ def a_fake_mpi_of_the_node_takes_the_place_of_the_images(cluster):
 
 
 @test
-def the_site_may_want_its_fake_mpi_in_every_container(cluster):
+def fake_node_mpi_is_used_in_every_container_when_configured(cluster):
     image = image_with(cluster, "plain")
     with node_with(cluster, [(SONAME + ".2.0", NODES)], more='mpi = "host"\nmpi_mounts = ["/home/shared/fake-mpi:/opt/switch:ro"]\n'):
         step(cluster, image).good("of the node")
@@ -73,7 +73,7 @@ def the_site_may_want_its_fake_mpi_in_every_container(cluster):
 
 
 @test
-def a_fake_mpi_of_the_node_comes_before_directories_of_the_image(cluster):
+def fake_node_mpi_comes_before_image_directories(cluster):
     image = image_with(cluster, "directories", Env=[f"LD_LIBRARY_PATH={LIBRARIES}", "PATH=/usr/bin:/bin"])
     with node_with(cluster, [(SONAME + ".2.0", NODES)]):
         step(cluster, image).good("of the image")
@@ -81,7 +81,7 @@ def a_fake_mpi_of_the_node_comes_before_directories_of_the_image(cluster):
 
 
 @test
-def variables_and_places_follow_whose_fake_mpi_it_is(cluster):
+def mpi_variables_and_paths_follow_the_fake_mpi_in_use(cluster):
     image = image_with(cluster, "places", Env=["OPAL_PREFIX=/opt/of-image", "PATH=/usr/bin:/bin"])
     show = ("sh", "-c", "echo ${OPAL_PREFIX-unset} ${MPICH_GPU_SUPPORT_ENABLED-unset}")
     with node_with(cluster, [(SONAME + ".2.0", NODES)], more='mpi_env = ["MPICH_GPU_SUPPORT_ENABLED=1"]\n'):
@@ -91,7 +91,7 @@ def variables_and_places_follow_whose_fake_mpi_it_is(cluster):
 
 
 @test
-def a_fake_mpi_of_the_node_is_mpich_for_programs_of_debian(cluster):
+def fake_node_mpi_is_mpich_for_debian_programs(cluster):
     image = image_with(cluster, "debian", "libmpich.so.12", "libmpich.so.12.1.0")
     with node_with(cluster, [(SONAME + ".2.0", NODES)]):
         step(cluster, image).good("of the image")
@@ -99,7 +99,7 @@ def a_fake_mpi_of_the_node_is_mpich_for_programs_of_debian(cluster):
 
 
 @test
-def a_fake_mpi_that_does_not_fit_is_refused_with_the_reason(cluster):
+def incompatible_fake_mpi_is_refused_with_reason(cluster):
     image = image_with(cluster, "plain")
     with node_with(cluster, [(SONAME + ".2.0", NODES)]):
         refused("of_another_family", host(cluster, image_with(cluster, "open", "libmpi.so.40", "libmpi.so.40.30.2")))
@@ -117,7 +117,7 @@ def a_fake_mpi_that_does_not_fit_is_refused_with_the_reason(cluster):
 
 
 @test
-def a_fake_mpi_that_the_image_could_not_load_is_refused_before_it_is_mounted(cluster):
+def unloadable_fake_mpi_is_refused_before_mounting(cluster):
     image = image_with(cluster, "plain")
     newer = library(SONAME, "of the node", needs=(versioned("libc.so.6", "from_0", "GLIBC_9.99"),))
     with node_with(cluster, [(SONAME + ".2.0", newer)]):
@@ -127,7 +127,7 @@ def a_fake_mpi_that_the_image_could_not_load_is_refused_before_it_is_mounted(clu
 
 
 @test
-def mpich_of_the_node_runs_the_program_of_an_image_with_mpich(cluster):
+def node_mpich_runs_program_of_mpich_image(cluster):
     image = mpi_test.prepare(cluster)
     with rules(cluster, f'mpi_libraries = ["{LIBRARIES}/libmpich.so.12"]\n'):
         done = cluster.srun("-w", "node01", "-n2", "--mpi=pmi2", mpi_test.PROGRAMS, "--container-mpi=host", "bash", "-euc",

@@ -1,4 +1,5 @@
-"""Images that are the user's own files: each form runs, its second start reads nothing, and nobody else may use it."""
+"""Images that are files of the user: each form runs, its second start does not read the file, and
+other users cannot use it."""
 import gzip
 import json
 import os
@@ -14,7 +15,7 @@ NAME = "team/app:1"
 
 
 def mine(cluster, path, user="alice"):
-    """Gives a file or tree in a home to its user."""
+    """Makes the user the owner of a file or tree in a home."""
     owner = os.stat(os.path.join(cluster.home, user))
     for where, directories, files in os.walk(path):
         for name in (".", *directories, *files):
@@ -27,7 +28,7 @@ def home(cluster, name, user="alice"):
 
 
 def layout(cluster, name, said, user="alice"):
-    """An OCI layout in the user's home: base and a layer of its own."""
+    """Makes an OCI layout in the user's home: base and one more layer."""
     made = Image("unused", [[("said", said.encode())]], below=cluster.base_layout).write_layout(cluster.images)
     target = home(cluster, name, user)
     shutil.rmtree(target, ignore_errors=True)
@@ -84,12 +85,12 @@ def runs(form, cluster):
 
 
 for form in (oci_layout, oci_archive, docker_archive, tar_by_content, compressed_archive):
-    add(__name__, f"{form.__name__}_runs_and_its_second_start_brings_nothing", partial(runs, form))
+    add(__name__, f"{form.__name__}_runs_and_second_start_fetches_nothing", partial(runs, form))
 
 
 @test
-def a_whole_root_file_system_in_a_tar_runs(cluster):
-    """As `docker export` and debootstrap leave it."""
+def root_file_system_tar_runs(cluster):
+    """As produced by `docker export` and debootstrap."""
     source = layout(cluster, "made", "a root")
     tree = os.path.join(cluster.images, "root")
     shutil.rmtree(tree, ignore_errors=True)
@@ -105,7 +106,7 @@ def a_whole_root_file_system_in_a_tar_runs(cluster):
 
 
 @test
-def the_process_that_reads_for_the_user_is_gone_when_his_program_runs(cluster):
+def reader_process_ends_before_the_program_runs(cluster):
     layout(cluster, "layout", "no strays")
     running = cluster.start_srun("-w", "node01", "-D", "/home/alice", "sh", "-c",
                                  "echo there; ls /proc/self/fd | wc -l; sleep 60", image="oci:layout")
@@ -117,7 +118,7 @@ def the_process_that_reads_for_the_user_is_gone_when_his_program_runs(cluster):
 
 
 @test
-def a_public_image_needs_no_process_that_reads_for_the_user(cluster):
+def public_image_starts_without_reader_process(cluster):
     layout(cluster, "layout", "without the program")
     program = "/usr/libexec/spank-container/user-source"
     cluster.root("node01", "mount", "--bind", "/dev/null", program).good()
@@ -180,15 +181,15 @@ def of_another_user(cluster):
     return "oci-archive:/home/shared/secret.tar"
 
 
-REFUSED = {"an_archive_without_that_name": another_name, "a_truncated_archive": truncated, "a_damaged_layout": damaged_blob,
-           "an_archive_that_is_a_fifo": fifo, "an_archive_that_is_not_there": absent,
-           "an_archive_of_another_user": of_another_user}
+REFUSED = {"archive_without_requested_name": another_name, "truncated_archive": truncated, "damaged_layout": damaged_blob,
+           "archive_that_is_a_fifo": fifo, "missing_archive": absent,
+           "archive_of_another_user": of_another_user}
 for title, prepare in REFUSED.items():
     add(__name__, f"{title}_is_refused", partial(is_refused, title, prepare))
 
 
 @test
-def a_private_layer_is_nobody_elses_who_only_knows_its_digest(cluster):
+def private_layer_known_by_digest_is_refused(cluster):
     """bob has alice's manifest and configuration, but not the bytes of her layer."""
     hers = layout(cluster, "private", "hers alone")
     cluster.srun("-w", "node01", "-D", "/home/alice", "cat", "/said", image="oci:private").good("hers alone")
@@ -204,7 +205,7 @@ def a_private_layer_is_nobody_elses_who_only_knows_its_digest(cluster):
 
 
 @test
-def an_image_for_another_machine_is_refused_with_both_names(cluster):
+def image_of_foreign_architecture_is_refused_with_both_names(cluster):
     store = cluster.stores()
     refused(cluster, "an_image_for_another_machine", cluster.srun("-w", "node01", "--container-platform=linux/riscv64", "true"))
     refused(cluster, "an_image_for_another_machine", cluster.srun("-w", "node01", "true", env=["SCONTAINER_PLATFORM=linux/riscv64"]))
@@ -212,8 +213,9 @@ def an_image_for_another_machine_is_refused_with_both_names(cluster):
 
 
 @test
-def of_an_image_for_several_machines_the_one_that_is_asked_for_runs(cluster):
-    """A list of two: the node's own, and one for another machine, which differs in a file only, so that it runs."""
+def multi_platform_image_runs_the_requested_platform(cluster):
+    """An index of two: the node's platform, and another one. They differ in a file only, so that
+    both run."""
     directory = layout(cluster, "several", "mine")
     other = layout(cluster, "other", "other")
     entries = []

@@ -6,7 +6,7 @@ from harness import equal, expect, test
 
 
 def share(cluster, name, text="shared\n"):
-    """A file in /home/shared, made anew."""
+    """Creates a new file in /home/shared."""
     path = os.path.join(cluster.shared, name)
     os.makedirs(os.path.dirname(path), exist_ok=True)
     with open(path, "w") as file:
@@ -29,29 +29,29 @@ def mounts(*specs):
 
 
 @test
-def a_mount_without_target_appears_where_it_is_outside(cluster):
+def mount_without_target_keeps_the_source_path(cluster):
     source = share_directory(cluster, "plain", "a")
     cluster.srun(mounts(source), "cat", f"{source}/a").good("a")
 
 
 @test
-def a_mount_on_a_missing_target_makes_it(cluster):
+def mount_creates_missing_target(cluster):
     source = share_directory(cluster, "plain", "a")
     cluster.srun(mounts(f"{source}:/not/there/yet"), "cat", "/not/there/yet/a").good("a")
 
 
 @test
-def a_file_can_be_mounted_on_a_file_of_the_image(cluster):
+def file_mounts_over_image_file(cluster):
     cluster.srun(mounts(f"{share(cluster, 'file')}:/etc/issue"), "cat", "/etc/issue").good("shared")
 
 
 @test
-def a_file_can_be_mounted_where_nothing_is(cluster):
+def file_mounts_at_missing_path(cluster):
     cluster.srun(mounts(f"{share(cluster, 'file')}:/not/there/file"), "cat", "/not/there/file").good("shared")
 
 
 @test
-def writes_go_to_the_host_as_the_user(cluster):
+def mount_writes_reach_the_host_as_the_user(cluster):
     source = share_directory(cluster, "writable")
     cluster.bash("echo new >/mnt/new", mounts(f"{source}:/mnt")).good()
     status = os.stat(os.path.join(cluster.shared, "writable/new"))
@@ -59,26 +59,26 @@ def writes_go_to_the_host_as_the_user(cluster):
 
 
 @test
-def a_later_mount_can_lie_in_an_earlier_one(cluster):
+def mount_inside_earlier_mount_works(cluster):
     outer, inner = share_directory(cluster, "outer", "o"), share_directory(cluster, "inner", "i")
     cluster.srun(mounts(f"{outer}:/x", f"{inner}:/x/sub"), "cat", "/x/o", "/x/sub/i").good("o\ni")
     expect(os.path.isdir(os.path.join(cluster.shared, "outer/sub")), "the target was not made in the outer mount")
 
 
 @test
-def a_later_mount_covers_an_earlier_one(cluster):
+def mount_over_earlier_mount_covers_it(cluster):
     first, second = share_directory(cluster, "first", "f"), share_directory(cluster, "second", "s")
     cluster.srun(mounts(f"{first}:/x", f"{second}:/x"), "ls", "/x").good("s")
 
 
 @test
-def mounts_given_twice_and_in_several_options_accumulate(cluster):
+def mounts_of_repeated_options_accumulate(cluster):
     first, second = share_directory(cluster, "first", "f"), share_directory(cluster, "second", "s")
     cluster.srun(mounts(f"{first}:/x"), mounts(f"{second}:/y", f"{first}:/x"), "ls", "/x", "/y").good("/x:\nf\n\n/y:\ns")
 
 
 @test
-def mounts_of_several_options_accumulate_in_every_kind_of_job(cluster):
+def mounts_of_options_accumulate_in_every_kind_of_job(cluster):
     first, second = share_directory(cluster, "first", "f"), share_directory(cluster, "second", "s")
     options = [mounts(f"{first}:/x"), mounts(f"{second}:/y")]
     cluster.srun("-N2", *options, "ls", "/x", "/y").good("/x:\nf\n\n/y:\ns\n" * 2)
@@ -88,14 +88,14 @@ def mounts_of_several_options_accumulate_in_every_kind_of_job(cluster):
 
 
 @test
-def a_target_that_is_a_link_of_the_image_leads_inside(cluster):
+def target_that_is_an_image_link_stays_inside(cluster):
     source, file = share_directory(cluster, "plain", "a"), share(cluster, "file")
     cluster.bash("cat /usr/lib/x/a /workspace/file; test -L /lib; test -L /workspace/symbolic-link",
                  mounts(f"{source}:/lib/x", f"{file}:/workspace/symbolic-link")).good("a\nshared")
 
 
 @test
-def a_target_that_is_a_dangling_link_is_made_where_it_leads(cluster):
+def target_that_is_a_dangling_link_is_created_at_its_end(cluster):
     image = with_probe("dangling", [("data", "-> /far/away"), ("file", "-> away"), ("deep", None), ("deep/file", "-> ../there")])
     source, file = share_directory(cluster, "plain", "a"), share(cluster, "file")
     out = cluster.srun(mounts(f"{source}:/data", f"{file}:/file", f"{file}:/deep/file"), "/probe", "/far/away/a", "/away", "/there", image=image).good()
@@ -103,7 +103,7 @@ def a_target_that_is_a_dangling_link_is_made_where_it_leads(cluster):
 
 
 @test
-def a_read_only_mount_cannot_be_written_to(cluster):
+def read_only_mount_cannot_be_written_to(cluster):
     source = share_directory(cluster, "plain", "a")
     done = cluster.bash("cat /mnt/a; echo x >>/mnt/a", mounts(f"{source}:/mnt:ro"))
     expect(done.rc != 0 and "Read-only file system" in done.err, "it was written to", done)
@@ -117,7 +117,7 @@ def with_bash_free_target(cluster):
 
 
 @test
-def a_read_only_mount_is_read_only_below_a_mount_of_the_host_too(cluster):
+def read_only_mount_covers_host_mounts_below_it(cluster):
     source = share_directory(cluster, "tree")
     share_directory(cluster, "tree/sub")
     try:
@@ -131,7 +131,7 @@ def a_read_only_mount_is_read_only_below_a_mount_of_the_host_too(cluster):
 
 
 @test
-def a_noexec_mount_runs_no_program(cluster):
+def noexec_mount_runs_no_program(cluster):
     source = share_directory(cluster, "programs", "run")
     share(cluster, "programs/run", "#!/bin/sh\necho ran\n")
     os.chmod(os.path.join(cluster.shared, "programs/run"), 0o755)
@@ -141,20 +141,20 @@ def a_noexec_mount_runs_no_program(cluster):
 
 
 @test
-def flags_of_pyxis_and_enroot_are_accepted(cluster):
+def pyxis_and_enroot_flags_are_accepted(cluster):
     source = share_directory(cluster, "plain", "a")
     flags = "rw+rbind+nosuid+nodev+rslave+x-create=auto"
     cluster.srun(mounts(f"{source}:/mnt:{flags}"), "cat", "/mnt/a").good("a")
 
 
 @test
-def a_relative_source_is_taken_from_the_jobs_directory(cluster):
+def relative_source_starts_at_the_job_directory(cluster):
     source = share_directory(cluster, "plain", "a")
     cluster.srun(f"--chdir={source}", mounts("./a:/mnt/a"), "cat", "/mnt/a").good("a")
 
 
 @test
-def a_source_that_is_a_link_shows_what_it_leads_to(cluster):
+def source_that_is_a_link_shows_its_target(cluster):
     source = share_directory(cluster, "plain", "a")
     link = os.path.join(cluster.shared, "link")
     if not os.path.islink(link):
@@ -170,7 +170,7 @@ def two_hundred_mounts_work(cluster):
 
 
 @test
-def a_mounted_directory_of_the_host_follows_later_mounts_of_the_host(cluster):
+def mounted_host_directory_follows_later_host_mounts(cluster):
     source = share_directory(cluster, "late")
     cluster.root("node01", "sh", "-ec", f"mount -t tmpfs -o mode=755 late {source}; mount --make-shared {source}; mkdir {source}/sub").good()
     running = cluster.start_srun("-w", "node01", mounts(f"{source}:/mnt"), "sh", "-c", "echo up; while ! test -e /mnt/sub/file; do sleep 0.02; done")
@@ -183,19 +183,19 @@ def a_mounted_directory_of_the_host_follows_later_mounts_of_the_host(cluster):
 
 
 @test
-def a_read_only_container_cannot_be_written_to_but_tmp_and_mounts_can(cluster):
+def read_only_container_allows_writes_to_tmp_and_mounts_only(cluster):
     source = share_directory(cluster, "writable")
     cluster.bash("! touch /etc/new && ! touch /new && touch /tmp/new && touch /mnt/new", "--container-readonly",
                  mounts(f"{source}:/mnt")).good()
 
 
 @test
-def a_read_only_container_has_the_users_passwd_and_workdir(cluster):
+def read_only_container_has_user_passwd_and_workdir(cluster):
     cluster.bash("id -un; pwd", "--container-readonly").good("alice\n/workspace")
 
 
 @test
-def home_is_not_shown_unless_asked_for(cluster):
+def home_is_hidden_unless_requested(cluster):
     path = os.path.join(cluster.home, "alice/at-home")
     open(path, "w").close()
     cluster.bash("test ! -e ~/at-home; test -d ~; test -w ~").good()
@@ -204,14 +204,14 @@ def home_is_not_shown_unless_asked_for(cluster):
 
 
 @test
-def names_of_hosts_resolve_as_outside(cluster):
+def host_names_resolve_as_outside(cluster):
     outside = open(os.path.join(cluster.etc, "hosts")).read().strip()
     cluster.srun("cat", "/etc/hosts").good(outside)
     cluster.srun("-w", "node02", "cat", "/etc/hostname").good("node02")
 
 
 @test
-def proc_sys_dev_and_shared_memory_are_the_hosts(cluster):
+def proc_sys_dev_and_shared_memory_are_those_of_the_host(cluster):
     os.close(os.open(cluster.inside("node01", "/dev/shm/of-the-host"), os.O_CREAT))
     try:
         cluster.bash("test -e /dev/shm/of-the-host; test -c /dev/null; test -d /proc/1; test -d /sys/class; echo x >/dev/null; "
@@ -226,7 +226,7 @@ def sys_is_read_only(cluster):
 
 
 @test
-def what_can_be_written_is_limited_by_the_site(cluster):
+def writable_size_is_limited_by_the_site(cluster):
     config = os.path.join(cluster.etc, "spank-container/config.toml")
     text = open(config).read()
     with open(config, "w") as file:

@@ -1,4 +1,4 @@
-"""Images that users bring as files or directories: --container-image=./x.sqsh, ./x.sif, ./dir/."""
+"""Images that are files or directories of users: --container-image=./x.sqsh, ./x.sif, ./dir/."""
 import os
 import re
 import shutil
@@ -7,6 +7,7 @@ import time
 
 import local_files
 from harness import equal, expect, test
+from outcomes import outcome
 
 ON = ("-w", "node01")
 COMPRESSORS = {"gzip": ("-comp", "gzip", "-Xcompression-level", "1"), "lzo": ("-comp", "lzo", "-Xalgorithm", "lzo1x_1"), "lz4": ("-comp", "lz4"),
@@ -14,7 +15,7 @@ COMPRESSORS = {"gzip": ("-comp", "gzip", "-Xcompression-level", "1"), "lzo": ("-
 
 
 def refused(cluster, path, reason, *options):
-    """The step fails at once with this line, and nothing of it stays."""
+    """Checks that the step fails at once with this line and leaves nothing behind."""
     done = cluster.srun(*ON, *options, "true", image=path)
     expect(done.rc != 0, "it was accepted", done)
     equal([re.sub(r"^.*?--container-image: ", "", line) for line in done.errors()], [reason], "messages", done)
@@ -33,7 +34,7 @@ def start_test_of(compressor, options):
     def starts(cluster):
         image = local_files.squashfs(cluster, f"{compressor}.sqsh", *options)
         cluster.bash("cat /data/one /data/sub/three; bash --version | grep -c ^GNU", image=image).good("one\nsub/three\n1")
-    starts.__name__ = f"a_squashfs_compressed_with_{compressor}_starts"
+    starts.__name__ = f"squashfs_compressed_with_{compressor}_starts"
     starts.__module__ = __name__
     return test(starts)
 
@@ -47,8 +48,8 @@ FILE_SYSTEMS = {"ext4": local_files.mke2fs("-t", "ext4"), "ext4_inline": local_f
 
 
 @test
-def file_systems_are_read_like_the_tree_that_they_were_made_of(cluster):
-    # Without what the start itself makes or mounts.
+def file_systems_read_like_their_source_tree(cluster):
+    # Without files that the start itself makes or mounts.
     script = ("cd /; find . -xdev -path ./etc -prune -o -path ./lost+found -prune -o -type f -print0 -o -type l -print0 | sort -z | "
               "xargs -0 sh -c 'for f; do [ -L \"$f\" ] && readlink \"$f\"; done; cat \"$@\"' sh | sha256sum; "
               "find usr bin lib data -printf '%y %m %s %p %l\\n' | grep -v ^d | sort | sha256sum; cat /data/sub/three")
@@ -61,7 +62,7 @@ def file_systems_are_read_like_the_tree_that_they_were_made_of(cluster):
 
 
 @test
-def a_file_system_that_cannot_be_read_is_refused_by_why(cluster):
+def unreadable_file_system_is_refused_with_reason(cluster):
     local_files.file_system(cluster, "base.ext4.img", FILE_SYSTEMS["ext4"])
     with open(local_files.shared(cluster, "base.ext4.img")[0], "rb") as file:
         good = bytearray(file.read(1 << 20))
@@ -75,7 +76,7 @@ def a_file_system_that_cannot_be_read_is_refused_by_why(cluster):
 
 
 @test
-def a_squashfs_is_the_users_own_and_can_be_changed_everywhere(cluster):
+def squashfs_is_owned_by_user_and_writable_everywhere(cluster):
     out = cluster.bash("""
         test "$(stat -c %u:%g /data/two /etc/passwd /)" = "$(printf '%s\\n' "$(id -u):$(id -g)" "$(id -u):$(id -g)" "$(id -u):$(id -g)")"
         test "$(stat -c %a /data/setuid)" = 755
@@ -91,13 +92,14 @@ def a_squashfs_is_the_users_own_and_can_be_changed_everywhere(cluster):
 
 
 @test
-def a_squashfs_can_be_read_only(cluster):
+def squashfs_can_be_read_only(cluster):
     done = cluster.bash("cat /data/one; echo x >/data/one", *ON, "--container-readonly", image=local_files.squashfs(cluster))
     expect(done.rc != 0 and "Read-only file system" in done.err and done.out == "one\n", "it was written to", done)
 
 
 @test
-def a_squashfs_is_found_from_the_jobs_directory_and_from_home(cluster):
+@outcome(136, "refused", "the path is a link, FIFO, socket, device")
+def squashfs_is_found_from_job_directory_and_home(cluster):
     local_files.squashfs(cluster)
     cluster.srun(*ON, "--chdir=/home/shared", "cat", "/data/one", image="./base.sqsh").good("one")
     cluster.srun(*ON, "--chdir=/home/alice", "cat", "/data/one", image="../shared/base.sqsh").good("one")
@@ -107,7 +109,7 @@ def a_squashfs_is_found_from_the_jobs_directory_and_from_home(cluster):
 
 
 @test
-def a_squashfs_of_enroot_brings_its_environment_and_directory(cluster):
+def enroot_squashfs_brings_environment_and_directory(cluster):
     out = cluster.srun(*ON, "sh", "-c", "echo $FROM_FILE; echo $QUOTED; echo ${ENROOT_SECRET-unset}; pwd; echo $PWD", image=local_files.squashfs(cluster)).good()
     equal(out.splitlines(), ["enroot", "two words", "unset", "/data/sub", "/data/sub"], "environment")
     out = cluster.srun(*ON, "--container-env=FROM_FILE", "--container-workdir=/data", "sh", "-c", "echo $FROM_FILE; pwd",
@@ -116,7 +118,7 @@ def a_squashfs_of_enroot_brings_its_environment_and_directory(cluster):
 
 
 @test
-def a_sif_file_starts_with_its_environment(cluster):
+def sif_file_starts_with_its_environment(cluster):
     done = cluster.srun(*ON, "sh", "-c", "cat /data/one; echo $PATH; echo $FROM_DOCKER; echo $PLAIN; echo ${NOT_THIS-unset}; echo ${FROM_FILE-unset}",
                         image=local_files.sif(cluster))
     equal(done.good().splitlines(), ["one", "/opt/tool/bin:/usr/bin:/bin", "docker value", "a b", "unset", "unset"], "what it saw")
@@ -148,7 +150,7 @@ def sif_with(cluster, name, scripts):
 
 
 @test
-def environment_scripts_of_a_sif_file_are_read_by_its_shell(cluster):
+def sif_environment_scripts_are_read_by_its_shell(cluster):
     show = 'echo "$PATH"; echo "$IN_A_CONDITION"; echo "$WORDS"; echo "$QUOTE"; echo "$JOBS"; echo "${DROPPED-unset}"; echo "$OPTION"'
     image = sif_with(cluster, "scripts.sif", SCRIPTS)
     job = ["JOBS=of-the-job", "DROPPED=x", "OPTION=job"]
@@ -162,7 +164,7 @@ def environment_scripts_of_a_sif_file_are_read_by_its_shell(cluster):
 
 
 @test
-def a_script_of_a_sif_file_that_fails_ends_the_task_with_a_line(cluster):
+def failing_sif_script_ends_the_task_with_a_line(cluster):
     image = sif_with(cluster, "failing-script.sif", {"90-environment.sh": "echo no such licence >&2; exit 3\n"})
     done = cluster.srun(*ON, "true", image=image)
     expect(done.rc != 0 and any("run the image's environment scripts: exited with status 3; last output: \"no such licence\"" in line
@@ -170,7 +172,8 @@ def a_script_of_a_sif_file_that_fails_ends_the_task_with_a_line(cluster):
 
 
 @test
-def sif_files_that_cannot_be_used_are_refused_by_name(cluster):
+@outcome(132, "refused", "not squashfs, version 3, truncated, tables past the end")
+def unusable_sif_files_are_refused_by_name(cluster):
     for name, how, reason in (
             ("encrypted.sif", {"file_system": local_files.ENCRYPTED}, "the SIF file's root file system is encrypted (hint: decrypt it where the key is available: apptainer build --sandbox)"),
             ("ext3.sif", {"file_system": local_files.EXT3}, "the SIF file's root file system is ext3, which is not supported (hint: rebuild it: apptainer build NEW.sif OLD.sif)"),
@@ -181,7 +184,7 @@ def sif_files_that_cannot_be_used_are_refused_by_name(cluster):
 
 
 @test
-def a_directory_is_an_image_and_stays_as_it_was(cluster):
+def directory_is_an_image_and_stays_unchanged(cluster):
     here, there = local_files.shared(cluster, "directory")
     if not os.path.isdir(here):
         os.system(f"cp -a '{local_files.tree(cluster)}' '{here}' && chown -R 2001:2001 '{here}'")
@@ -192,7 +195,7 @@ def a_directory_is_an_image_and_stays_as_it_was(cluster):
 
 
 @test
-def a_directory_on_an_overlay_is_refused_by_its_reason(cluster):
+def directory_on_overlay_is_refused_with_reason(cluster):
     made = cluster.root("node01", "sh", "-ec", """mkdir -p /run/stack; mount -t tmpfs none /run/stack; cd /run/stack; mkdir up work root
         mount -t overlay -o lowerdir=/usr,upperdir=up,workdir=work none root""")
     try:
@@ -206,8 +209,8 @@ def a_directory_on_an_overlay_is_refused_by_its_reason(cluster):
 
 
 @test
-def a_directory_of_another_owner_is_an_image(cluster):
-    """As on CVMFS, or a site's sandbox: nothing in it is the user's."""
+def directory_of_another_owner_is_an_image(cluster):
+    """As on CVMFS, or in a site's sandbox: another user owns its files."""
     here, there = local_files.shared(cluster, "of-root")
     if not os.path.isdir(here):
         os.system(f"cp -a '{local_files.tree(cluster)}' '{here}' && rmdir '{here}/home' '{here}/mnt'; rm -f '{here}/etc/resolv.conf'")
@@ -222,7 +225,7 @@ def a_directory_of_another_owner_is_an_image(cluster):
 
 
 @test
-def a_directory_that_the_user_may_list_but_not_search_is_refused(cluster):
+def directory_listable_but_not_searchable_is_refused(cluster):
     here, there = local_files.shared(cluster, "listed")
     os.makedirs(here, exist_ok=True)
     os.chmod(here, 0o744)
@@ -230,7 +233,7 @@ def a_directory_that_the_user_may_list_but_not_search_is_refused(cluster):
 
 
 @test
-def a_directory_that_the_users_server_keeps_for_the_user_is_refused_with_the_cure(cluster):
+def directory_closed_by_users_server_is_refused_with_hint(cluster):
     with cluster.users_file_system():
         done = cluster.srun(*ON, "true", image="/run/fuse")
     reason = "read the image directory: permission denied (hint: its FUSE file system must allow other users, root included: copy it to a local disk)"
@@ -239,7 +242,7 @@ def a_directory_that_the_users_server_keeps_for_the_user_is_refused_with_the_cur
 
 
 @test
-def an_oci_layout_named_as_a_path_is_pointed_out(cluster):
+def oci_layout_named_as_path_gets_a_hint(cluster):
     here, there = local_files.shared(cluster, "layout")
     os.makedirs(here, exist_ok=True)
     file_of(cluster, "layout/oci-layout", b"{}")
@@ -247,7 +250,8 @@ def an_oci_layout_named_as_a_path_is_pointed_out(cluster):
 
 
 @test
-def files_that_are_no_images_are_refused_by_what_they_are(cluster):
+@outcome(132, "refused", "not squashfs, version 3, truncated, tables past the end")
+def files_that_are_no_images_are_refused_by_their_kind(cluster):
     hint = "(hint: an image is a squashfs (.sqsh), a SIF file, an ext4 or EROFS file system, a tar archive or a directory)"
     good = open(local_files.shared(cluster, "base.sqsh")[0], "rb").read() if local_files.squashfs(cluster) else b""
     for name, data, reason in (
@@ -261,7 +265,9 @@ def files_that_are_no_images_are_refused_by_what_they_are(cluster):
 
 
 @test
-def a_fifo_a_device_and_standard_input_are_refused_without_waiting(cluster):
+@outcome(136, "refused", "the path is a link, FIFO, socket, device",
+         differs="a symbolic link and a directory are accepted: people keep links to images, and a directory is an image")
+def fifo_device_and_standard_input_are_refused_at_once(cluster):
     hint = "(hint: an image is a squashfs (.sqsh), a SIF file, an ext4 or EROFS file system, a tar archive or a directory)"
     here, fifo = local_files.shared(cluster, "fifo.sqsh")
     os.path.exists(here) or os.mkfifo(here, 0o666)
@@ -275,13 +281,15 @@ def a_fifo_a_device_and_standard_input_are_refused_without_waiting(cluster):
 
 
 @test
-def a_file_is_opened_with_the_users_rights_alone(cluster):
+@outcome(137, "accepted", "files of others, writable by all, of mode 0000")
+def file_is_opened_with_the_users_rights_alone(cluster):
     path = file_of(cluster, "private.sqsh", b"secret", 0o600)
     refused(cluster, path, f'open image "{path}": permission denied (hint: it is opened with the user\'s permissions on the node)')
 
 
 @test
-def a_file_that_others_can_write_is_used_and_that_is_said(cluster):
+@outcome(137, "accepted", "files of others, writable by all, of mode 0000")
+def world_writable_file_is_used_with_a_warning(cluster):
     here, there = local_files.shared(cluster, "writable.sqsh")
     local_files.squashfs(cluster, "writable.sqsh")
     os.chmod(here, 0o666)
@@ -291,7 +299,8 @@ def a_file_that_others_can_write_is_used_and_that_is_said(cluster):
 
 
 @test
-def a_damaged_image_gives_errors_to_its_reader_and_nobody_else(cluster):
+@outcome(134, "contained", "damaged tables")
+def damaged_image_fails_its_readers_only(cluster):
     here, there = local_files.shared(cluster, "damaged.sqsh")
     data = bytearray(open(local_files.shared(cluster, "base.sqsh")[0], "rb").read()) if local_files.squashfs(cluster) else b""
     middle = len(data) // 4
@@ -303,7 +312,8 @@ def a_damaged_image_gives_errors_to_its_reader_and_nobody_else(cluster):
 
 
 @test
-def a_file_that_is_truncated_while_it_is_used_harms_its_step_alone(cluster):
+@outcome(138, "contained", "file replaced, truncated, rewritten while mounted")
+def file_truncated_while_used_harms_its_step_only(cluster):
     here, there = local_files.shared(cluster, "victim.sqsh")
     local_files.squashfs(cluster, "victim.sqsh", *COMPRESSORS["none"])
     running = cluster.start_srun(*ON, "sh", "-c", "echo up; read line; cat /usr/lib/x86_64-linux-gnu/* >/dev/null; echo end $?", image=there, stdin=None)
@@ -315,8 +325,8 @@ def a_file_that_is_truncated_while_it_is_used_harms_its_step_alone(cluster):
 
 
 @test
-def killing_the_server_gives_errors_to_the_tasks_and_leaves_a_clean_node(cluster):
-    # What was read once the kernel keeps for ever, so each turn reads what none before has read.
+def server_killed_fails_the_tasks_and_leaves_a_clean_node(cluster):
+    # The kernel caches read data, so each turn reads files that no earlier turn has read.
     reads = 'files=$(find /usr/lib /usr/share -type f | head -n 400); echo up; for file in $files; do cat "$file" >/dev/null || exit 1; sleep 0.1; done'
     running = cluster.start_srun(*ON, "sh", "-c", reads, image=local_files.squashfs(cluster))
     running.await_text("up")
@@ -326,13 +336,13 @@ def killing_the_server_gives_errors_to_the_tasks_and_leaves_a_clean_node(cluster
     expect("Uid:\t2001\t2001\t2001\t2001" in status and "Seccomp:\t2" in status and "NoNewPrivs:\t1" in status, status)
     os.kill(servers[0], signal.SIGKILL)
     done = running.end(20)
-    # The next file is no longer there, or a page of a program.
+    # The next file is gone, or a page of a program.
     expect("Transport endpoint is not connected" in done.err or "Bus error" in done.err, "the task did not get an error", done)
     cluster.must_be_quiet()
 
 
 @test
-def killing_the_agent_leaves_the_tasks_their_files_and_nothing_behind_them(cluster):
+def agent_killed_keeps_task_files_and_leaves_nothing(cluster):
     running = cluster.start_srun(*ON, "sh", "-c", "echo up; sleep 1; cat /data/one /data/sub/three && echo still there", image=local_files.squashfs(cluster))
     running.await_text("up")
     for agent in cluster.processes("node01", "agent"):
@@ -343,7 +353,7 @@ def killing_the_agent_leaves_the_tasks_their_files_and_nothing_behind_them(clust
 
 
 @test
-def cancelling_leaves_nothing(cluster):
+def cancel_leaves_nothing(cluster):
     running = cluster.start_srun(*ON, "-J", "cancelled", "sh", "-c", "echo up; sleep 60", image=local_files.squashfs(cluster))
     running.await_text("up")
     cluster.run("scancel", "-n", "cancelled").good()
@@ -352,7 +362,7 @@ def cancelling_leaves_nothing(cluster):
 
 
 @test
-def many_tasks_that_read_at_once_get_the_right_bytes(cluster):
+def concurrent_reads_of_many_tasks_return_right_bytes(cluster):
     script = "find /usr -xdev -type f -size -200k | sort | head -100 | xargs cat | sha256sum"
     out = cluster.srun("-N1", "-n", "64", "--overcommit", "sh", "-c", script, image=local_files.squashfs(cluster), timeout=60).good()
     sums = set(out.splitlines())
@@ -365,10 +375,25 @@ def many_tasks_that_read_at_once_get_the_right_bytes(cluster):
 
 
 @test
-def a_file_that_is_named_without_its_path_is_pointed_out(cluster):
+def file_named_without_path_gets_a_hint(cluster):
     local_files.squashfs(cluster)
     done = cluster.srun(*ON, "--chdir=/home/shared", "true", image="base.sqsh")
     expect(done.rc != 0 and 'did you mean "./base.sqsh"?' in done.err, "it was not said", done)
     file_of(cluster, "registry-less", b"x")
     done = cluster.srun(*ON, "--chdir=/home/shared", "--container-pull=never", "true", image="registry-less")
     expect(done.rc != 0 and 'did you mean "./registry-less"?' in done.err, "it was not said in the task", done)
+
+
+@test
+def compressed_erofs_is_refused_by_the_name_of_its_compression(cluster):
+    small = os.path.join(cluster.images, "small")
+    os.makedirs(small, exist_ok=True)
+    with open(os.path.join(small, "file"), "w", encoding="ascii") as file:
+        file.write("text\n" * 9999)
+    cure = "make it by mkfs.erofs without -z, or by mksquashfs"
+    for name, options, reason in (("lz4", ["-zlz4"], "is compressed with lz4, which is supported for squashfs only"), ("hc", ["-zlz4hc", "-C65536"], "is compressed with lz4, which is supported for squashfs only")):
+        here, there = local_files.shared(cluster, f"{name}.erofs")
+        local_files.mkfs_erofs(*options)(small, here)
+        os.chmod(here, 0o644)
+        done = cluster.srun(*ON, "true", image=there)
+        expect(done.rc != 0 and len(done.errors()) == 1 and done.errors()[0].endswith(f"the EROFS image {reason} (hint: {cure})"), f"{name} is not named", done)

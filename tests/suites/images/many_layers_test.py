@@ -1,5 +1,5 @@
-"""Images of many layers: small ones that follow each other are one file in the store, so a start mounts few and takes little of the
-kernel's memory, and what the container sees is the same."""
+"""Images of many layers: adjacent small ones are merged into one file of the store, so that a start
+mounts few and needs little kernel memory. The container's content is unchanged."""
 import json
 import os
 import shutil
@@ -16,8 +16,9 @@ SHOW = "cd /many && for name in $(ls -A); do echo $name: $(cat $name 2>/dev/null
 
 
 def many(count, seed):
-    """Layers that meet in one directory, and what it shows: each has a file and replaces one that all have; every fourth takes away
-    the file of the layer before and a directory below; others make a directory of a file, or a hard link to one below."""
+    """Returns layers that overlap in one directory, and its expected content. Each has a file and
+    replaces one that all have. Every fourth removes the file of the layer before and a directory
+    below. Others turn a file into a directory, or have a hard link to a file below."""
     layers, shown = [], {}
     for i in range(count):
         files = {f"{i:03d}": f"{seed} {i}", "top": str(i)}
@@ -48,7 +49,7 @@ def layers_mounted(cluster, image, **how):
 
 
 def kernel_memory():
-    """MB that no process and no page cache accounts for."""
+    """Returns the MB that belong neither to a process nor to the page cache."""
     fields = dict(line.split(":") for line in open("/proc/meminfo"))
     return sum(int(fields[name].split()[0]) for name in ("SUnreclaim", "VmallocUsed")) / 1000
 
@@ -71,7 +72,7 @@ def image_of_500_layers_takes_few_mounts_and_little_memory(cluster):
 
 
 @test
-def merged_layers_show_what_single_ones_would(cluster):
+def merged_layers_show_the_same_as_single_layers(cluster):
     layers, shown = many(40, "forty")
     image = cluster.push(Image("suites/many-40", layers, below=cluster.base_layout))
     equal(cluster.bash(SHOW, *ON, image=image, timeout=60).good(), shown, "the directory in which all layers meet")
@@ -95,7 +96,8 @@ def merged_layers_serve_scontainer_run_by_few_processes(cluster):
 
 @test
 def merged_file_is_only_for_owners_of_all_its_blobs(cluster):
-    """bob has the manifest of alice's image, its configuration, and all blobs but one of those that were merged."""
+    """bob has the manifest of alice's image, its configuration, and all blobs but one of the merged
+    ones."""
     layers, shown = many(20, "hers")
     hers = home(cluster, "many")
     shutil.rmtree(hers, ignore_errors=True)
@@ -122,7 +124,7 @@ def merged_file_is_only_for_owners_of_all_its_blobs(cluster):
 
 @test
 def changes_on_merged_layers_are_saved_and_run(cluster):
-    """What is saved has one layer more, and lies on the merged files of the image it was made from."""
+    """The saved image has one more layer, on top of the merged files of its base image."""
     layers, shown = many(30, "saved")
     image = cluster.push(Image("suites/many-30", layers, below=cluster.base_layout))
     there = "/home/alice/many.tar"
@@ -134,7 +136,8 @@ def changes_on_merged_layers_are_saved_and_run(cluster):
 
 
 def memory_for_layers(cluster):
-    """KiB of `layer_memory` for each layer that a start may mount: what the node makes of 400 MB, by runtime/protocol/policy.hpp."""
+    """Returns the KiB of `layer_memory` for each layer that a start may mount: the node's value for
+    400 MB, as in runtime/protocol/policy.hpp."""
     with rules(cluster, 'layer_memory = "400M"\n'):
         cluster.srun(*ON, "true").good()
         with open(cluster.inside("node01", "/run/spank-container/policy"), "rb") as file:
@@ -149,8 +152,9 @@ def six_layers(number):
 
 
 @test
-def kernel_memory_of_a_jobs_layers_is_limited(cluster):
-    """Of six images, each of six layers, a job holds what fits; one of more layers than may be mounted is served by FUSE."""
+def kernel_memory_of_job_layers_is_limited(cluster):
+    """Of six images with six layers each, a job holds those within the limit. An image with more
+    layers than may be mounted is served by FUSE."""
     few = [six_layers(number) for number in range(6)]
     for image in few:
         image.below = cluster.base_layout
@@ -159,7 +163,7 @@ def kernel_memory_of_a_jobs_layers_is_limited(cluster):
     large = cluster.push(Image("suites/many-12", layers, below=cluster.base_layout))
     for image in (*names, large):
         cluster.bash("true", *ON, image=image, timeout=60).good()
-    most = 11  # for one start: as many as the first images have in all would be 36
+    most = 11  # for one start: holding all layers of the first images would need 36
     with rules(cluster, f'layer_memory = "{most * memory_for_layers(cluster)}K"\n'):
         lines = [f"srun -w node01 --container-image={name} cat /six" for name in names]
         last = f"srun -w node01 --container-image={large} sh -c 'cat /many/top; echo ready; sleep 15'"

@@ -1,4 +1,4 @@
-"""Images that need a login: the user's own credentials, wherever he keeps them, and nobody else's."""
+"""Images that need a login: the user's own credentials from any location, and no other user's."""
 import base64
 import contextlib
 import json
@@ -17,7 +17,7 @@ DOCKER = json.dumps({"auths": {"registry:5001": {"auth": AUTH}}})
 
 @contextlib.contextmanager
 def in_home(cluster, name, text, mode=0o600, user="alice"):
-    """A file in a user's home, which goes away with the directories that were made for it."""
+    """A file in a user's home, removed at the end with the directories made for it."""
     home = os.path.join(cluster.home, user)
     owner = os.stat(home)
     top = os.path.join(home, name.split("/")[0])
@@ -57,12 +57,12 @@ def is_refused(cluster, *texts, **how):
 
 
 @test
-def without_a_login_the_message_says_how_to_log_in(cluster):
-    is_refused(cluster, '"registry:5001"', "scontainer login registry:5001")
+def missing_login_reports_how_to_log_in(cluster):
+    is_refused(cluster, '"registry:5001/', "scontainer login registry:5001")
 
 
 @test
-def docker_s_login_is_used_and_is_nobody_else_s(cluster):
+def docker_login_is_used_for_its_user_only(cluster):
     with in_home(cluster, ".docker/config.json", DOCKER):
         works(cluster)
         works(cluster)
@@ -71,21 +71,21 @@ def docker_s_login_is_used_and_is_nobody_else_s(cluster):
 
 
 @test
-def a_wrong_password_names_user_and_file(cluster):
+def wrong_password_names_user_and_file(cluster):
     wrong = json.dumps({"auths": {"registry:5001": {"username": "alice", "password": "queen"}}})
     with in_home(cluster, ".docker/config.json", wrong):
         is_refused(cluster, 'of user "alice"', ".docker/config.json")
 
 
 @test
-def enroot_s_credentials_are_used(cluster):
+def enroot_credentials_are_used(cluster):
     with in_home(cluster, ".config/enroot/.credentials", f"machine registry login alice password {PASSWORD}\n"):
         works(cluster)
         works(cluster, env=["HOME=/home/alice"])
 
 
 @test
-def a_credential_helper_on_the_path_is_asked(cluster):
+def credential_helper_on_the_path_is_used(cluster):
     helper = f"#!/bin/sh\nread server\n[ \"$1 $server\" = 'get registry:5001' ] || exit 1\necho '{{\"Username\":\"alice\",\"Secret\":\"{PASSWORD}\"}}'\n"
     with in_home(cluster, "bin/docker-credential-suites", helper, 0o755), \
             in_home(cluster, ".docker/config.json", json.dumps({"credHelpers": {"registry:5001": "suites"}})):
@@ -94,7 +94,7 @@ def a_credential_helper_on_the_path_is_asked(cluster):
 
 
 @test
-def a_user_in_the_image_s_name_has_to_have_credentials(cluster):
+def user_in_image_name_requires_credentials(cluster):
     named = PRIVATE.replace("registry", "alice@registry", 1)
     with in_home(cluster, ".docker/config.json", DOCKER):
         cluster.srun("-w", "node01", "true", image=named).good("")
@@ -103,7 +103,7 @@ def a_user_in_the_image_s_name_has_to_have_credentials(cluster):
 
 
 @test
-def the_password_is_in_no_process_and_no_log(cluster):
+def password_is_in_no_process_and_no_log(cluster):
     name = cluster.push(Image("suites/private-slow", [[("data", os.urandom(3 << 20))]], below=cluster.base_layout)).replace(":5000", ":5001")
     seen = []
     with in_home(cluster, ".docker/config.json", DOCKER):
@@ -126,8 +126,8 @@ def the_password_is_in_no_process_and_no_log(cluster):
 
 
 @test
-def a_layer_saved_on_a_private_image_takes_the_login_of_whoever_uses_it(cluster):
-    # The base image is public elsewhere, and so are its layers: this one has a layer that is nowhere else.
+def layer_saved_on_private_image_needs_login_of_each_user(cluster):
+    # The base image and its layers are public elsewhere, so this image has a layer of its own.
     first, there, private = "/home/shared/private-first.tar", "/home/shared/private-layer.tar", "registry:5001/suites/private-layer:1"
     use = ("-w", "node02", "cat", "/secret", "/made")
     with in_home(cluster, ".docker/config.json", DOCKER):

@@ -1,4 +1,4 @@
-"""Registries that fail or lie and images that are damaged: refused with one line, and nothing of them is kept."""
+"""Registries that fail or lie, and damaged images: refused with one line, and nothing is stored."""
 import gzip
 import json
 import os
@@ -8,6 +8,7 @@ from errors_test import answered, refused
 from images import CONFIG, LAYER, MANIFEST, Image, digest_of, named, special, tar_of, with_probe
 from harness import add, equal, expect, test
 from site_files import rules
+from outcomes import outcome
 
 
 def pull(cluster, golden, name):
@@ -33,11 +34,11 @@ def status(title, answer, cluster):
 
 
 for title, answer in STATUS.items():
-    add(__name__, f"an_answer_with_status_{answer[0]}_is_explained", partial(status, title, answer))
+    add(__name__, f"status_{answer[0]}_is_explained", partial(status, title, answer))
 
 
 def publish_raw(cluster, repository, blob, archive_digest, claimed=None, size=None):
-    """An image of one layer whose descriptor and diffID say what they are told to."""
+    """Publishes an image of one layer with the given descriptor and diffID."""
     faulty = cluster.faulty
     digest = claimed or digest_of(blob)
     config = json.dumps({"architecture": "amd64", "os": "linux", "config": {}, "rootfs": {"type": "layers", "diff_ids": [archive_digest]}}).encode()
@@ -55,26 +56,27 @@ def archive(seed):
 
 
 @test
-def a_blob_with_another_digest_is_refused(cluster):
+def blob_with_wrong_digest_is_refused(cluster):
     data, blob = archive("digest")
     pull(cluster, "wrong_digest", publish_raw(cluster, "suites/wrong-digest", blob, digest_of(data), claimed="sha256:" + "1" * 64))
 
 
 @test
-def an_archive_with_another_diff_id_is_refused(cluster):
+@outcome(69, "refused", "wrong diffID")
+def archive_with_wrong_diff_id_is_refused(cluster):
     _, blob = archive("diff")
     pull(cluster, "wrong_diff_id", publish_raw(cluster, "suites/wrong-diff", blob, "sha256:" + "2" * 64))
 
 
 @test
-def a_blob_that_is_shorter_than_promised_is_refused(cluster):
+def blob_shorter_than_promised_is_refused(cluster):
     data = b"x" * 5000
     blob = gzip.compress(data, 1, mtime=0)
     pull(cluster, "short_blob", publish_raw(cluster, "suites/short", blob, digest_of(data), size=len(blob) + 100))
 
 
 @test
-def failures_that_may_pass_are_tried_again_and_then_explained(cluster):
+def transient_failures_are_retried_then_explained(cluster):
     store = cluster.stores()
     name, layers = cluster.faulty.publish(with_probe("cut", [("data", os.urandom(50000))]))
     cluster.faulty.cut.add(layers[0])
@@ -90,26 +92,30 @@ def failures_that_may_pass_are_tried_again_and_then_explained(cluster):
 
 
 @test
-def a_blob_that_is_no_gzip_is_refused(cluster):
+def blob_that_is_no_gzip_is_refused(cluster):
     blob = os.urandom(5000)
     pull(cluster, "no_gzip", publish_raw(cluster, "suites/no-gzip", blob, digest_of(blob)))
 
 
 @test
-def a_gzip_that_ends_too_early_is_refused(cluster):
+@outcome(77, "refused", "gzip cut, wrong checksum, wrong length")
+def gzip_that_ends_too_early_is_refused(cluster):
     data, blob = archive("early")
     pull(cluster, "gzip_too_short", publish_raw(cluster, "suites/gzip-short", blob[:-2000], digest_of(data)))
 
 
 @test
-def a_gzip_with_a_wrong_checksum_is_refused(cluster):
+@outcome(77, "refused", "gzip cut, wrong checksum, wrong length")
+def gzip_with_wrong_checksum_is_refused(cluster):
     data, blob = archive("crc")
     pull(cluster, "gzip_wrong_checksum", publish_raw(cluster, "suites/gzip-crc", blob[:-8] + bytes(4) + blob[-4:], digest_of(data)))
 
 
 TREES = {
-    "a_name_that_climbs_out": [("../../out", b"x")],
-    "a_hard_link_that_climbs_out": [special("link", b"1", target="../../etc/passwd")],
+    # outcome 87 contained: names that climb out
+    "name_that_climbs_out": [("../../out", b"x")],
+    # outcome 92 contained: hard links to the outside
+    "hard_link_that_climbs_out": [special("link", b"1", target="../../etc/passwd")],
 }
 
 
@@ -119,17 +125,18 @@ def bad_tree(title, entries, cluster):
 
 
 for title, entries in TREES.items():
-    add(__name__, f"a_layer_with_{title}_is_refused", partial(bad_tree, title, entries))
+    add(__name__, f"layer_with_{title}_is_refused", partial(bad_tree, title, entries))
 
 
 @test
-def a_manifest_that_is_no_json_is_refused(cluster):
+def manifest_that_is_no_json_is_refused(cluster):
     cluster.faulty.manifests["suites/no-json:1"] = b"<html>welcome</html>"
     pull(cluster, "manifest_no_json", f"{cluster.faulty.host}/suites/no-json:1")
 
 
 @test
-def an_image_for_another_machine_is_refused(cluster):
+@outcome(51, "refused", "only for other machines")
+def image_for_another_machine_is_refused(cluster):
     config = json.dumps({"architecture": "arm64", "os": "linux", "config": {}, "rootfs": {"type": "layers", "diff_ids": []}}).encode()
     manifest = json.dumps({"schemaVersion": 2, "mediaType": MANIFEST, "layers": [],
                            "config": {"mediaType": CONFIG, "digest": digest_of(config), "size": len(config)}}).encode()
@@ -138,22 +145,24 @@ def an_image_for_another_machine_is_refused(cluster):
     pull(cluster, "other_architecture", f"{cluster.faulty.host}/suites/arm:1")
 
 
-# --- strange, and yet good ---------------------------------------------------------------------------------------------
+# --- unusual but valid ----------------------------------------------------------------------------
 
 @test
-def an_absolute_name_lands_inside(cluster):
+@outcome(88, "accepted", "absolute names")
+def absolute_name_lands_inside(cluster):
     out = cluster.srun("/probe", "/abs/file", image=cluster.faulty.publish(with_probe("absolute", [("/abs/file", b"in\n")]))[0]).good()
     expect("\nin\n" in out, f"not there: {out}")
 
 
 @test
-def an_entry_given_twice_counts_the_last_time(cluster):
+@outcome(108, "accepted", "duplicates")
+def duplicate_entry_keeps_the_last(cluster):
     out = cluster.srun("/probe", "/file", image=cluster.faulty.publish(with_probe("twice", [("file", b"one\n"), ("file", b"two\n")]))[0]).good()
     expect("\ntwo\n" in out and "one" not in out, f"not the last: {out}")
 
 
 @test
-def a_layer_leans_on_those_below_and_one_comes_twice(cluster):
+def fitted_layer_and_repeated_layer_work(cluster):
     temporary, image = named("var/tmp", None), with_probe("leaning", [])
     temporary.mode = 0o1777
     image.layers[0] += [("var", None), temporary, ("usr", None), ("usr/sbin", None), ("usr/sbin/old", b"old\n"), ("sbin", "-> usr/sbin")]
@@ -164,14 +173,15 @@ def a_layer_leans_on_those_below_and_one_comes_twice(cluster):
 
 
 @test
-def a_hundred_thousand_entries_work(cluster):
+@outcome(83, "accepted", "300,000 tiny files")
+def hundred_thousand_entries_work(cluster):
     entries = [(f"many/{number}", b"") for number in range(100_000)]
     out = cluster.srun("/probe", "/many/99999", image=cluster.faulty.publish(with_probe("many", entries))[0], timeout=60).good()
     expect("/many/99999: mode" in out, f"not there: {out[-300:]}")
 
 
 @test
-def a_connection_that_breaks_once_is_taken_up_again(cluster):
+def broken_connection_is_resumed(cluster):
     name, layers = cluster.faulty.publish(with_probe("once", [("data", os.urandom(50000))]))
     cluster.faulty.cut.add(layers[0])
     gate_path = f"/v2/suites/once/blobs/{layers[0]}"
@@ -183,7 +193,7 @@ def a_connection_that_breaks_once_is_taken_up_again(cluster):
 
 
 @test
-def a_stored_image_starts_while_its_registry_is_down_and_says_so(cluster):
+def stored_image_starts_with_warning_while_registry_is_down(cluster):
     name, _ = cluster.faulty.publish(with_probe("down", []))
     cluster.srun("-w", "node01", "/probe", image=name).good()
     cluster.faulty.answers["/v2/suites/down/manifests/1"] = (503, {"code": "UNAVAILABLE", "message": "closed today"})
@@ -194,7 +204,7 @@ def a_stored_image_starts_while_its_registry_is_down_and_says_so(cluster):
 
 
 @test
-def an_image_by_digest_starts_without_asking_its_registry(cluster):
+def image_by_digest_starts_without_registry(cluster):
     image = with_probe("pinned", [("pinned", b"")])
     cluster.faulty.publish(image)
     name = f"{cluster.faulty.host}/suites/pinned@{digest_of(image.parts()[0])}"
@@ -205,7 +215,7 @@ def an_image_by_digest_starts_without_asking_its_registry(cluster):
 
 
 @test
-def pull_missing_and_never_ask_nothing_about_an_image_that_is_there(cluster):
+def pull_missing_and_never_skip_registry_for_stored_image(cluster):
     name, _ = cluster.faulty.publish(with_probe("missing", []))
     cluster.srun("-w", "node01", "--container-pull=missing", "/probe", image=name).good()
     before = sum(cluster.faulty.requests.values())
@@ -217,7 +227,7 @@ def pull_missing_and_never_ask_nothing_about_an_image_that_is_there(cluster):
 
 
 @test
-def pull_never_refuses_an_image_that_is_not_there(cluster):
+def pull_never_refuses_missing_image(cluster):
     name, _ = cluster.faulty.publish(with_probe("never", []))
     before = sum(cluster.faulty.requests.values())
     refused(cluster, "pull_never", cluster.srun("-w", "node01", "--container-pull=never", "/probe", image=name))
@@ -225,7 +235,7 @@ def pull_never_refuses_an_image_that_is_not_there(cluster):
 
 
 @test
-def a_layer_that_is_there_is_not_fetched_again(cluster):
+def stored_layer_is_not_fetched_again(cluster):
     shared = [("shared", os.urandom(1000))]
     from images import probe
     first = Image("suites/share-1", [shared, [("probe", probe())]])
@@ -237,10 +247,10 @@ def a_layer_that_is_there_is_not_fetched_again(cluster):
     equal(sum(counts), 1, "downloads of the layer that both images have")
 
 
-# --- how often a registry is asked -----------------------------------------------------------------------------------
+# --- number of requests to a registry -------------------------------------------------------------
 
 @test
-def a_tag_is_resolved_once_per_job(cluster):
+def tag_is_resolved_once_per_job(cluster):
     name, _ = cluster.faulty.publish(with_probe("steps", []))
     path = "/v2/suites/steps/manifests/1"
     step = f"srun --container-image={name}"

@@ -1,4 +1,4 @@
-"""Images of jobs that are files at servers: --container-image=oras://NAME and https://HOST/FILE."""
+"""Images of jobs that are files on servers: --container-image=oras://NAME and https://HOST/FILE."""
 import contextlib
 import json
 import os
@@ -19,7 +19,7 @@ SIF_LAYER = "application/vnd.sylabs.sif.layer.v1.sif"
 
 
 def squashfs_with(cluster, content):
-    """A small image with this in /content."""
+    """Makes a small image with this text in /content."""
     root, path = os.path.join(cluster.images, "remote-tree"), os.path.join(cluster.images, "remote.sqsh")
     local_files.put(f"{root}/probe", probe(), 0o755)
     local_files.put(f"{root}/content", content + "\n")
@@ -29,7 +29,7 @@ def squashfs_with(cluster, content):
 
 
 def serve_artifact(cluster, repository, data):
-    """As `apptainer push` stores a file."""
+    """Stores a file as `apptainer push` does."""
     config = b"{}"
 
     def descriptor(media_type, blob):
@@ -48,7 +48,7 @@ def cached(cluster):
 
 @contextlib.contextmanager
 def web(cluster, text=""):
-    """A web server that the site's nodes trust; `text`: more of the site's rules."""
+    """A web server trusted by the site's nodes. `text`: further rules of the site."""
     shutil.rmtree(cached(cluster), ignore_errors=True)
     with FileServer(cluster) as server, rules(cluster, text + server.config):
         yield server
@@ -59,7 +59,7 @@ def seen(done):
 
 
 @test
-def a_sif_file_of_a_registry_starts_on_all_nodes_and_is_fetched_once(cluster):
+def registry_sif_file_starts_on_all_nodes_and_is_fetched_once(cluster):
     shutil.rmtree(cached(cluster), ignore_errors=True)
     data = local_files.sif_bytes(squashfs_with(cluster, "cow"))
     name, manifest = serve_artifact(cluster, "files/cow", data)
@@ -81,7 +81,7 @@ def a_sif_file_of_a_registry_starts_on_all_nodes_and_is_fetched_once(cluster):
 
 
 @test
-def a_file_that_has_changed_at_its_server_is_fetched_again(cluster):
+def file_changed_on_server_is_fetched_again(cluster):
     with web(cluster) as server:
         name = f"https://{server.host}/images/x.sqsh?key=secret"
         for content in ("one", "two"):
@@ -89,7 +89,7 @@ def a_file_that_has_changed_at_its_server_is_fetched_again(cluster):
             for _ in range(2):
                 equal(seen(cluster.srun(*BOTH, "--container-pull=always", "/probe", "/content", image=name)), [content] * 2, "content")
         equal(server.requests["GET /images/x.sqsh"], 2, "how often it was fetched")
-        server.heads = False  # then nobody can tell whether it has changed
+        server.heads = False  # a change can then not be detected
         cluster.srun("-w", "node01", "/probe", image=name).good()
         equal(server.requests["GET /images/x.sqsh"], 3, "how often it was fetched")
         server.down = True
@@ -104,7 +104,7 @@ def a_file_that_has_changed_at_its_server_is_fetched_again(cluster):
 
 
 @test
-def a_named_container_of_a_remote_file_stays_and_needs_no_server(cluster):
+def named_container_of_remote_file_needs_no_server(cluster):
     with web(cluster) as server:
         server.files["/x.sqsh"] = squashfs_with(cluster, "named")
         name = f"https://{server.host}/x.sqsh"
@@ -129,7 +129,7 @@ def a_named_container_of_a_remote_file_stays_and_needs_no_server(cluster):
 
 
 def refused(cluster, image, *reasons, options=()):
-    """One line, whoever says it."""
+    """Checks for one line, from any program."""
     done = cluster.run("srun", "-w", "node01", *options, f"--container-image={image}", "true")
     expect(done.rc != 0 and len(done.errors()) == 1, "not one line", done)
     for reason in reasons:
@@ -137,7 +137,7 @@ def refused(cluster, image, *reasons, options=()):
 
 
 @test
-def a_file_of_a_server_that_is_no_image_is_refused_in_one_line(cluster):
+def server_file_that_is_no_image_is_refused_in_one_line(cluster):
     with web(cluster) as server:
         base = f"https://{server.host}"
         server.files["/page"] = b"<html>no image</html>"
@@ -156,17 +156,17 @@ def a_file_of_a_server_that_is_no_image_is_refused_in_one_line(cluster):
 
 
 @test
-def the_sites_rules_hold_for_files_of_servers(cluster):
+def site_rules_apply_to_files_of_servers(cluster):
     data = squashfs_with(cluster, "rules")
     name, manifest = serve_artifact(cluster, "files/rules", data)
     asked = sum(cluster.faulty.requests.values())
     for text, reason in (('allowed_registries = ["registry:5000"]\n', "this site does not allow registry"),
-                         ('allowed_images = ["registry:5000/*", "registry:5050/other/*"]\n', "this site does not allow it to you"),
+                         ('allowed_images = ["registry:5000/*", "registry:5050/other/*"]\n', "not allowed by this site for this user"),
                          ('allowed_paths = ["/home/shared"]\n', "this site allows image files only in")):
         with rules(cluster, text):
             refused(cluster, name, reason)
             refused(cluster, f"https://{cluster.faulty.host}/x.sif", reason)
-            # srun cannot see what only the task's environment has.
+            # srun does not see variables that only the task's environment has.
             done = cluster.run("srun", "-w", "node01", f"--export=ALL,SCONTAINER_IMAGE={name}", "true")
             expect(done.rc != 0 and reason in done.err, "the task gets around it", done)
     with rules(cluster, '[registries."registry:5050"]\ninsecure = true\nrequire_digest = true\n'):
@@ -185,40 +185,42 @@ SECRET = "wqz7secret"
 
 
 def readable_by_others(cluster):
-    """The command lines of all processes of the cluster, which everybody may read."""
+    """Returns the command lines of all processes of the cluster, which every user may read."""
     for pid in cluster.everybody():
         with contextlib.suppress(OSError), open(f"/proc/{pid}/cmdline", "rb") as file:
             yield pid, file.read().decode(errors="replace")
 
 
 def kept_with(cluster, text):
-    """Files of the nodes' stores, of users' homes and of logs in which it is. Slurm keeps the command lines of jobs in its own state."""
+    """Returns the files of the nodes' stores, of users' homes and of logs that contain it. Slurm
+    keeps the command lines of jobs in its own state."""
     places = [cluster.inside(node, place) for node in cluster.nodes for place in ("/var/lib/spank-container", "/run/spank-container", "/var/log")]
     found = subprocess.run(["grep", "-rlF", "-e", text, "--", cluster.home, cluster.state, *places], capture_output=True, text=True, check=False)
     return [path for path in found.stdout.splitlines() if not re.search("/spool/|/slurmctld/job_state", path) and not path.endswith(("slurm.conf", ".out"))]
 
 
 @test
-def url_query_is_in_no_command_line_note_or_log(cluster):
+def url_query_is_in_no_command_line_record_or_log(cluster):
     with web(cluster) as server:
         server.files["/x.sqsh"] = squashfs_with(cluster, "signed")
         server.key = f"sig={SECRET}"
         url = f"https://{server.host}/x.sqsh?sig={SECRET}"
         server.gate.clear()
-        # By the variable: an option of srun's is on srun's own command line.
+        # Use the variable: an option would be on srun's own command line.
         step = cluster.start("srun", "-w", "node01", "--container-name=signed", "-v", "/probe", "/content", env=[f"SCONTAINER_IMAGE={url}"])
         await_true(lambda: cluster.processes("node01", "user-source"), 20, "nothing is fetched")
         await_true(lambda: server.requests["GET /x.sqsh"] == 1, 20, "nothing is fetched")
-        shown = [line for _, line in readable_by_others(cluster) if SECRET in line and not line.startswith(cluster.state)]  # but our own
+        # Except the test's own.
+        shown = [line for _, line in readable_by_others(cluster) if SECRET in line and not line.startswith(cluster.state)]
         expect(any("user-source" in line for _, line in readable_by_others(cluster)), "the fetching process is not seen")
         server.gate.set()
         done = step.end(30)
         equal(shown, [], "command lines with the secret")
         expect("signed" in done.good() and SECRET not in done.out + done.err, "the step repeats the secret", done)
-        # The stored container needs no query while the file is among the fetched ones.
+        # The stored container needs no request as long as the file is among the fetched ones.
         done = cluster.run("srun", "-w", "node01", "--container-name=signed", "/probe", "/content")
         equal(seen(done), ["signed"], "content", done)
-        explained = cluster.run("srun", "-w", "node01", "--container-explain", "true", env=[f"SCONTAINER_IMAGE={url}"])
+        explained = cluster.run("srun", "-w", "node01", "--container-explain=all", "true", env=[f"SCONTAINER_IMAGE={url}"])
         listed = cluster.run("scontainer", "containers").good()
         other = cluster.run("srun", "-w", "node01", "--container-name=signed", f"--container-image={url}9", "/probe")
         expect(other.rc != 0 and "was made from" in other.err, "another query is the same image", other)
@@ -226,7 +228,7 @@ def url_query_is_in_no_command_line_note_or_log(cluster):
         refusal = cluster.run("srun", "-w", "node01", "--container-pull=always", f"--container-image={url}", "/probe")
         expect(refusal.rc != 0 and "access is forbidden" in refusal.err, "the server's refusal is not told", refusal)
         shown = [line.split() for line in (explained.out + explained.err).splitlines() if f"https://{server.host}/x.sqsh" in line]
-        equal([line[1] for line in shown], ["image:", "variable:", "variable:"], "where explain has the image", explained)
+        equal([line[1] for line in shown], ["image:", "option:", "variable:", "variable:"], "where explain has the image", explained)
         expect("x.sqsh" in listed, "the container is not listed")
         for what, text in (("explain", explained.out + explained.err), ("containers", listed), ("an error", other.err + refusal.err)):
             lines = [line for line in text.splitlines() if SECRET in line]
@@ -237,7 +239,7 @@ def url_query_is_in_no_command_line_note_or_log(cluster):
 
 
 @test
-def a_step_that_is_cancelled_while_it_fetches_leaves_nothing_and_holds_nobody_up(cluster):
+def step_cancelled_during_fetch_leaves_nothing_and_no_lock(cluster):
     shutil.rmtree(cached(cluster), ignore_errors=True)
     data = squashfs_with(cluster, "cancelled")
     name, _ = serve_artifact(cluster, "files/cancelled", data)
@@ -254,7 +256,7 @@ def a_step_that_is_cancelled_while_it_fetches_leaves_nothing_and_holds_nobody_up
 
 
 @test
-def where_the_users_cache_is_full_or_missing_one_line_says_so(cluster):
+def user_cache_full_or_missing_is_reported_in_one_line(cluster):
     name, _ = serve_artifact(cluster, "files/full", squashfs_with(cluster, "full") + bytes(3 << 20))
     cluster.root("node01", "sh", "-c", "mkdir -p /tmp/full && mount -t tmpfs -o size=1m,mode=1777 tmpfs /tmp/full").good()
     try:

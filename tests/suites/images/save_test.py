@@ -1,4 +1,5 @@
-"""--container-save: what a step leaves in its container becomes an image file, once, whole or not at all."""
+"""--container-save: a step's changes to its container become an image file, once, complete or not
+at all."""
 import io
 import json
 import os
@@ -11,12 +12,13 @@ from cluster import NODES, kill_all
 from command import OPEN, await_true
 from harness import equal, expect, same_as_golden, test
 from images import Image, with_probe
+from outcomes import outcome
 
 ON = ("-w", "node01")
 
 
 def place(cluster, name):
-    """A file that is not there yet, here and for users."""
+    """Returns a new file's path, here and for users."""
     here = os.path.join(cluster.shared, name)
     if os.path.exists(here):
         os.unlink(here)
@@ -24,7 +26,7 @@ def place(cluster, name):
 
 
 def below(cluster):
-    """The base image with settings, and files to be changed."""
+    """Makes the base image with settings, and files to be changed."""
     return Image("suites/save", [[("data", None), ("data/kept", b"of the image\n"), ("data/deleted", b"x\n"), ("data/changed", b"before\n"),
                                   ("data/tree", None), ("data/tree/leaf", b"leaf\n"), ("data/gone", None), ("data/gone/x", b"x\n")],
                                  [("data/upper", b"second layer\n")]],
@@ -32,7 +34,7 @@ def below(cluster):
 
 
 def small():
-    """An image of one program: it is saved at once."""
+    """Makes an image of one program, which is saved at once."""
     return with_probe("save-small", [("data/one", b"one\n")])
 
 
@@ -45,7 +47,7 @@ def names_in(directory):
 
 
 def saved(done, name, lines=1):
-    """The step succeeded and says where the container went."""
+    """Checks that the step succeeded and printed the file's name."""
     done.good()
     said = [line for line in done.messages() if line.startswith("exported container ")]
     expect(len(said) == lines and said[0].endswith(f" to {name}"), f"it did not say {lines} times that the container went to {name}", done)
@@ -73,7 +75,7 @@ CONTENT = "of the image\nsecond layer\nafter\nafter\nafter\nleaf\nmore\nmore\nne
 
 
 @test
-def a_container_starts_again_as_it_was_left(cluster):
+def saved_container_starts_again_unchanged(cluster):
     here, there = place(cluster, "save.sqsh")
     saved(cluster.bash(CHANGES, *ON, f"--container-save={there}", image=below(cluster), timeout=60), there)
     cluster.bash("chmod 600 /data/shut; " + CHECKS.replace("0\\n0", "600\\n0"), *ON, image=there, timeout=60).good(CONTENT)
@@ -87,25 +89,26 @@ def a_container_starts_again_as_it_was_left(cluster):
 
 
 @test
-def an_oci_archive_can_be_imported_again(cluster):
+def saved_oci_archive_can_be_imported(cluster):
     _, there = place(cluster, "save.tar")
     saved(cluster.bash(CHANGES, *ON, f"--container-save=oci-archive:{there}", image=below(cluster), timeout=60), there)
-    checks = CHECKS.replace('test "$OF_FILE" = kept; ', "")  # a file like any other
+    checks = CHECKS.replace('test "$OF_FILE" = kept; ', "")  # a regular file here
     cluster.bash("chmod 600 /data/shut; " + checks.replace("0\\n0", "600\\n0"), *ON, image=f"oci-archive:{there}", timeout=60).good(CONTENT)
 
 
 @test
-def a_sif_for_apptainer_starts_again(cluster):
+def saved_apptainer_sif_starts_again(cluster):
     here, there = place(cluster, "save.sif")
     saved(cluster.bash(CHANGES, *ON, f"--container-save={there}", image=below(cluster), timeout=60), there)
     with open(here, "rb") as file:
         equal(file.read(42)[-10:], b"SIF_MAGIC\0", "what the file begins with")
-    checks = CHECKS.replace('test "$OF_FILE" = kept; ', "").replace('test "$PWD" = "/data/work dir"; ', "")  # Apptainer has neither
+    # Apptainer has neither
+    checks = CHECKS.replace('test "$OF_FILE" = kept; ', "").replace('test "$PWD" = "/data/work dir"; ', "")
     cluster.bash("chmod 600 /data/shut; " + checks.replace("0\\n0", "600\\n0"), *ON, image=there, timeout=60).good(CONTENT)
 
 
 @test
-def a_file_is_replaced_at_once_and_its_reader_keeps_the_old_one(cluster):
+def saved_file_is_replaced_atomically(cluster):
     here, there = place(cluster, "replaced.sqsh")
     with open(here, "w") as file:
         file.write("old")
@@ -118,14 +121,15 @@ def a_file_is_replaced_at_once_and_its_reader_keeps_the_old_one(cluster):
 
 
 @test
-def a_relative_path_begins_in_the_jobs_directory(cluster):
+def relative_path_starts_at_the_job_directory(cluster):
     here, _ = place(cluster, "relative.sqsh")
     saved(cluster.srun(*ON, "--chdir=/home/shared", "--container-save=relative.sqsh", "/probe", image=small()), "relative.sqsh")
     expect("probe" in listing(here), "it is not there")
 
 
 @test
-def a_path_that_cannot_be_written_is_refused_before_the_tasks_run(cluster):
+@outcome(16, "refused", "save path of every wrong form")
+def unwritable_path_is_refused_before_tasks_run(cluster):
     os.makedirs(os.path.join(cluster.shared, "a-directory"), exist_ok=True)
     for title, path in {"a_directory": "/home/shared/a-directory", "a_missing_directory": "/home/shared/missing/x.sqsh",
                         "a_directory_of_another": "/home/bob/x.sqsh", "no_file": "/dev/null"}.items():
@@ -137,7 +141,7 @@ def a_path_that_cannot_be_written_is_refused_before_the_tasks_run(cluster):
 
 
 @test
-def the_first_node_writes_unless_the_name_tells_the_nodes_apart(cluster):
+def first_node_writes_unless_name_has_node_pattern(cluster):
     here, there = place(cluster, "nodes.sqsh")
     saved(cluster.srun("-N2", "-n4", f"--container-save={there}", "/probe", image=small()), there)
     paths = [place(cluster, f"nodes-{number}-{node}-%-%z.sqsh")[0] for number, node in enumerate(NODES)]
@@ -148,7 +152,7 @@ def the_first_node_writes_unless_the_name_tells_the_nodes_apart(cluster):
 
 
 @test
-def a_batch_job_is_saved(cluster):
+def batch_job_is_saved(cluster):
     here, there = place(cluster, "batch-%j.sqsh")
     script = f"#!/bin/sh\n#SBATCH --container-image=registry:5000/suites/base:1\n#SBATCH --container-save={there}\n#SBATCH -w node01\necho of the script >/saved\n"
     job = cluster.submit(script)
@@ -159,7 +163,7 @@ def a_batch_job_is_saved(cluster):
 
 
 @test
-def an_image_that_is_a_file_keeps_what_it_says_itself(cluster):
+def saved_image_file_keeps_its_settings(cluster):
     import local_files
     _, first = place(cluster, "again.sqsh")
     saved(cluster.bash("echo new >/data/new; echo ADDED=by_the_step >>/etc/environment", *ON, f"--container-save={first}",
@@ -171,7 +175,7 @@ def an_image_that_is_a_file_keeps_what_it_says_itself(cluster):
 
 
 @test
-def the_container_of_a_task_that_fails_is_saved_and_the_exit_code_is_the_tasks(cluster):
+def container_of_failing_task_is_saved_and_exit_code_kept(cluster):
     here, there = place(cluster, "failed.sqsh")
     done = cluster.bash("trap 'sleep 1; exit 3' TERM; echo x >/changed; kill -TERM $$; sleep 5", *ON, f"--container-save={there}")
     equal(done.rc, 3, "exit code", done)
@@ -179,7 +183,7 @@ def the_container_of_a_task_that_fails_is_saved_and_the_exit_code_is_the_tasks(c
 
 
 @test
-def nothing_is_saved_if_a_task_was_not_started(cluster):
+def start_failure_of_a_task_saves_nothing(cluster):
     here, there = place(cluster, "unstarted.sqsh")
     done = cluster.srun(*ON, "-n2", "--container-workdir=/no/such", f"--container-save={there}", "true")
     equal((done.rc, len(done.errors())), (1, 1), "exit code and error lines", done)
@@ -188,7 +192,7 @@ def nothing_is_saved_if_a_task_was_not_started(cluster):
 
 
 @test
-def a_task_sees_nothing_of_the_process_that_will_save_it(cluster):
+def saver_process_is_invisible_to_tasks(cluster):
     _, there = place(cluster, "unseen.sqsh")
     script = "ls /proc/self/fd | wc -l; exec perl -e 'print wait() == -1 ? \"no child\" : \"a child\"'"
     plain = cluster.bash(script, *ON).good()
@@ -197,7 +201,7 @@ def a_task_sees_nothing_of_the_process_that_will_save_it(cluster):
 
 
 @test
-def a_full_disk_is_told_with_one_line_and_leaves_nothing(cluster):
+def full_disk_is_reported_in_one_line_and_leaves_nothing(cluster):
     cluster.root("node01", "mkdir", "-p", "/run/small").good()
     cluster.root("node01", "mount", "-t", "tmpfs", "-o", "size=2m,mode=1777", "tmpfs", "/run/small").good()
     try:
@@ -212,7 +216,7 @@ def a_full_disk_is_told_with_one_line_and_leaves_nothing(cluster):
 
 
 def saving(cluster, title, there):
-    """A step whose container is being saved, and whose saving will take for ever."""
+    """A step whose container is being saved, by a process that never finishes."""
     step = cluster.start_srun(*ON, "-J", title, f"--container-save={there}", "bash", "-c", "echo up; sleep 0.5")
     step.await_text("up")
     await_true(lambda: cluster.processes("node01", "layer-writer"), 20, "the save did not begin")
@@ -221,7 +225,7 @@ def saving(cluster, title, there):
 
 
 @test
-def scancel_ends_a_save_at_once_and_leaves_nothing(cluster):
+def scancel_ends_save_at_once_and_leaves_nothing(cluster):
     store, (here, there) = cluster.stores(), place(cluster, "cancelled.sqsh")
     before = names_in(cluster.shared)
     step = saving(cluster, "save-scancel", there)
@@ -233,7 +237,7 @@ def scancel_ends_a_save_at_once_and_leaves_nothing(cluster):
 
 
 @test
-def a_kill_ends_a_save_at_once_and_leaves_nothing(cluster):
+def kill_ends_save_at_once_and_leaves_nothing(cluster):
     store, (here, there) = cluster.stores(), place(cluster, "killed.sqsh")
     before = names_in(cluster.shared)
     step = saving(cluster, "save-kill", there)
@@ -244,7 +248,7 @@ def a_kill_ends_a_save_at_once_and_leaves_nothing(cluster):
 
 
 @test
-def a_step_that_is_cancelled_is_not_saved(cluster):
+def cancelled_step_is_not_saved(cluster):
     store, (here, there) = cluster.stores(), place(cluster, "cancelled.sqsh")
     step = cluster.start_srun(*ON, "-J", "save-never", f"--container-save={there}", "sh", "-c", "echo up; sleep 60")
     step.await_text("up")
@@ -256,7 +260,7 @@ def a_step_that_is_cancelled_is_not_saved(cluster):
 
 
 @test
-def signals_for_the_tasks_do_not_end_the_process_that_will_save(cluster):
+def task_signals_do_not_end_the_saver(cluster):
     here, there = place(cluster, "signals.sqsh")
     step = cluster.start_srun(*ON, "-J", "save-signals", f"--container-save={there}", "bash", "-c",
                               "trap 'echo one' USR1; trap 'echo end; exit 0' TERM; echo up; while :; do sleep 0.1; done")
@@ -269,7 +273,7 @@ def signals_for_the_tasks_do_not_end_the_process_that_will_save(cluster):
 
 
 @test
-def the_same_changes_give_the_same_file_with_a_date_of_their_own(cluster):
+def same_changes_save_the_same_file_with_fixed_date(cluster):
     files = []
     for number in (1, 2):
         here, there = place(cluster, f"same{number}.sqsh")
@@ -282,7 +286,7 @@ def the_same_changes_give_the_same_file_with_a_date_of_their_own(cluster):
 
 
 @test
-def what_was_saved_is_pushed_and_runs_as_an_image_of_the_registry(cluster):
+def saved_image_is_pushed_and_runs_from_registry(cluster):
     here, there = place(cluster, "pushed.sqsh")
     saved(cluster.bash("mkdir /made; echo saved and pushed >/made/file", *ON, f"--container-save={there}", image=below(cluster)), there)
     name = "registry:5000/suites/pushed-by-alice:1"
@@ -296,7 +300,7 @@ def what_was_saved_is_pushed_and_runs_as_an_image_of_the_registry(cluster):
 
 
 @test
-def a_saver_that_is_killed_is_told_with_one_line(cluster):
+def killed_saver_is_reported_in_one_line(cluster):
     store, (here, there) = cluster.stores(), place(cluster, "saver.sqsh")
     step = cluster.start_srun(*ON, f"--container-save={there}", "sh", "-c", "echo up; read end || :", stdin=OPEN)
     step.await_text("up")
@@ -312,7 +316,7 @@ def a_saver_that_is_killed_is_told_with_one_line(cluster):
 
 
 @test
-def slurmstepd_that_is_killed_ends_the_process_that_would_save(cluster):
+def killed_slurmstepd_ends_the_saver(cluster):
     step = cluster.start_srun(*ON, "-J", "save-stepd", "--container-save=/home/shared/never.sqsh", "sh", "-c", "echo up; sleep 60")
     step.await_text("up")
     parents = {int(open(f"/proc/{pid}/stat").read().rpartition(")")[2].split()[1]) for pid in cluster.processes("node01", "agent")}
@@ -327,7 +331,7 @@ def slurmstepd_that_is_killed_ends_the_process_that_would_save(cluster):
     
 
 @test
-def root_inside_and_a_container_with_namespaces_of_its_own_are_saved(cluster):
+def root_inside_and_own_namespaces_are_saved(cluster):
     here, there = place(cluster, "namespaces.sqsh")
     for options in (["--container-remap-root"], ["--container-unshare=net,ipc,uts,pid"]):
         saved(cluster.bash("echo x >/saved; ls /proc >/dev/null", *ON, *options, f"--container-save={there}"), there)
@@ -337,7 +341,7 @@ def root_inside_and_a_container_with_namespaces_of_its_own_are_saved(cluster):
 
 
 @test
-def a_container_with_a_name_is_saved_under_it_when_it_is_made_and_when_it_is_used_again(cluster):
+def named_container_is_saved_when_made_and_when_reused(cluster):
     here, there = place(cluster, "named.sqsh")
     name = ("--container-name=save-named", f"--container-save={there}")
     done = cluster.bash("echo one >/first", *ON, *name)
@@ -353,7 +357,7 @@ def a_container_with_a_name_is_saved_under_it_when_it_is_made_and_when_it_is_use
 
 
 def layers_in(archive):
-    """Names in the layer of an OCI archive that has one layer, and the names of its blobs."""
+    """Returns the names in the only layer of an OCI archive, and the names of its blobs."""
     with tarfile.open(archive) as files:
         index = json.load(files.extractfile("index.json"))
         blob = lambda digest: files.extractfile("blobs/" + digest.replace(":", "/")).read()
@@ -374,10 +378,10 @@ def changes_are_saved_as_one_layer_that_runs_and_is_pushed(cluster):
            f"the layer lacks something: {names}")
     expect(not {"data/kept", "data/upper", "etc/passwd", "usr", "data/tree"} & set(names), f"the layer has what nobody changed: {names}")
     checks = CHECKS.replace('test "$OF_FILE" = kept; ', "").replace("0\\n0", "600\\n0")
-    # The node that has the image, one that has not, and another registry's name.
+    # The node that has the image, one that does not, and another registry's name.
     for where in (ON, ("-w", "node02")):
         cluster.bash("chmod 600 /data/shut; " + checks, *where, image=there, timeout=60).good(CONTENT)
-    pulled = re.findall(r"spank-container: pull job=.* image=\"\S*layer\.tar\" .* pull_ms=([0-9.]+)", cluster.program("logs", "node02").good())
+    pulled = re.findall(r"spank-container: pull job=.* image=\"\S*/layer\.tar\" .* pull_ms=([0-9.]+)", cluster.program("logs", "node02").good())
     expect(len(pulled) == 1 and float(pulled[0]) < 60_000, f"slurmd's log says of pulling the image below: {pulled}")
     name = "registry:5000/suites/pushed-layer:1"
     done = cluster.run("scontainer", "push", there, name)
@@ -387,7 +391,7 @@ def changes_are_saved_as_one_layer_that_runs_and_is_pushed(cluster):
 
 
 @test
-def no_task_changes_anything_before_the_saver_has_seen_it(cluster):
+def tasks_change_nothing_before_the_saver_has_started(cluster):
     here, there = place(cluster, "early.tar")
     script = 'set -- "" /data/kept /data/upper /data/changed; [ $SLURM_PROCID = 0 ] && echo one >/made || rm $(eval echo \\$$((SLURM_PROCID + 1)))'
     saved(cluster.bash(script, *ON, "-n4", "--overcommit", f"--container-save=oci-layer:{there}", image=below(cluster)), there)
@@ -395,7 +399,7 @@ def no_task_changes_anything_before_the_saver_has_seen_it(cluster):
 
 
 @test
-def a_layer_is_refused_where_it_would_lack_something(cluster):
+def layer_save_is_refused_when_incomplete(cluster):
     import local_files
     _, there = place(cluster, "refused.tar")
     layer = f"--container-save=oci-layer:{there}"

@@ -1,4 +1,4 @@
-"""A store of blobs that all nodes see: what a registry is asked for, and what is left when steps and nodes end."""
+"""A shared store of blobs: requests to the registry, and leftovers after steps and nodes end."""
 import contextlib
 import hashlib
 import os
@@ -16,7 +16,7 @@ PLACE = "/home/shared/spank-container"
 
 @contextlib.contextmanager
 def shared_store(cluster, *keys):
-    """As an administrator makes it; the directory's path here."""
+    """Makes the store as an administrator does. Returns the directory's path here."""
     path = os.path.join(cluster.shared, os.path.basename(PLACE))
     cluster.root("node01", "install", "-d", "-o", "spank-container", "-g", "spank-container", "-m", "0700", PLACE).good()
     try:
@@ -37,13 +37,13 @@ def is_at_rest(path):
 
 
 def is_whole(path, digest):
-    """The blob, under its name or not yet."""
+    """Returns whether the blob is complete, under its final or temporary name."""
     files = [os.path.join(path, "tmp", name) for name in names(path, "tmp") if name.startswith(digest)]
     return digest in names(path, "blobs/sha256") or any(hashlib.sha256(open(file, "rb").read()).hexdigest() == digest for file in files)
 
 
 @test
-def two_nodes_at_once_are_one_pull(cluster):
+def concurrent_nodes_pull_once(cluster):
     name, (digest, ) = publish(cluster, "shared-once", b"once\n")
     with shared_store(cluster) as path:
         asked = Asked(cluster, "shared-once")
@@ -57,7 +57,7 @@ def two_nodes_at_once_are_one_pull(cluster):
 
 
 @test
-def a_job_on_another_node_takes_what_the_first_has_pulled(cluster):
+def job_on_another_node_uses_the_shared_pull(cluster):
     name, _ = publish(cluster, "shared-later", b"later\n")
     with shared_store(cluster):
         cluster.srun("-w", "node01", "/probe", image=name).good()
@@ -67,7 +67,7 @@ def a_job_on_another_node_takes_what_the_first_has_pulled(cluster):
 
 
 @test
-def an_administrator_fills_it_before_jobs_come(cluster):
+def administrator_fills_shared_store_before_jobs(cluster):
     name, _ = publish(cluster, "shared-before", b"before\n")
     with shared_store(cluster):
         cluster.root("node01", "scontainer", "pull", name).good()
@@ -77,17 +77,17 @@ def an_administrator_fills_it_before_jobs_come(cluster):
 
 
 @test
-def an_array_of_32_jobs_is_one_pull(cluster):
+def array_of_32_jobs_pulls_once(cluster):
     equal(converted_by_an_array(cluster, "shared-array"), 2, "nodes that have converted the layer")
 
 
 @test
-def an_array_of_32_jobs_is_one_conversion_where_the_site_trusts_its_nodes(cluster):
+def array_of_32_jobs_converts_once_when_nodes_are_trusted(cluster):
     equal(converted_by_an_array(cluster, "shared-array-layers", 'keep = "layers"'), 1, "nodes that have converted the layer")
 
 
 def converted_by_an_array(cluster, repository, *keys):
-    """Of the two nodes, so many; what the registry is asked for is one pull in any case."""
+    """Returns how many of the two nodes converted. The registry sees one pull in either case."""
     name, _ = publish(cluster, repository, f"{repository}\n".encode())
     with shared_store(cluster, *keys) as path:
         asked = Asked(cluster, repository)
@@ -102,7 +102,7 @@ def converted_by_an_array(cluster, repository, *keys):
 
 
 @test
-def an_array_of_jobs_is_one_conversion_where_the_site_trusts_its_nodes(cluster):
+def array_of_jobs_converts_once_when_nodes_are_trusted(cluster):
     name, (digest, ) = publish(cluster, "shared-layers", b"layers\n")
     with shared_store(cluster, 'keep = "layers"') as path:
         both = [cluster.start_srun("-w", node, "/probe", "/content", image=name) for node in ("node01", "node02")]
@@ -111,7 +111,8 @@ def an_array_of_jobs_is_one_conversion_where_the_site_trusts_its_nodes(cluster):
         files = names(path, f"layers/{forms[0]}")
         expect(len(forms) == 1 and len(files) == 1, f"converted: {forms} {files}")
         is_at_rest(path)
-        # What is no layer the agent's verifier refuses, whatever its sum says: the node converts.
+        # The agent's verifier refuses an invalid layer, even if its digest matches. The node then
+        # converts.
         for node in ("node01", "node02"):
             cluster.root(node, "scontainer", "rm", digest).good()
         junk = os.urandom(8192)
@@ -124,7 +125,7 @@ def an_array_of_jobs_is_one_conversion_where_the_site_trusts_its_nodes(cluster):
 
 
 @test
-def a_node_goes_on_when_the_job_of_the_one_that_pulls_is_cancelled(cluster):
+def node_goes_on_when_the_pulling_job_is_cancelled(cluster):
     image = with_probe("shared-cancel", [("content", os.urandom(300_000))])
     name, layers = cluster.faulty.publish(image)
     with shared_store(cluster) as path:
@@ -137,13 +138,14 @@ def a_node_goes_on_when_the_job_of_the_one_that_pulls_is_cancelled(cluster):
         gate.set()
         first.end(30)
         second.end(30).good()
-        # It may have been cancelled when all bytes of the blob had come: then nobody needs its lease, and it stays for a while.
+        # It may have been cancelled after the last byte of the blob. Its lease is then unused and
+        # stays for a while.
         await_true(lambda: all(is_whole(path, lease.split(".")[0]) for lease in names(path, "leases")), 5, "a lease is in the way")
     cluster.must_be_quiet()
 
 
 @test
-def a_shared_store_of_another_user_costs_a_line(cluster):
+def shared_store_of_another_user_costs_a_line(cluster):
     name, _ = publish(cluster, "shared-wrong", b"wrong\n")
     with shared_store(cluster):
         cluster.root("node01", "chown", "2001", PLACE).good()

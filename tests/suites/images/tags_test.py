@@ -1,5 +1,5 @@
-"""srun asks once what a tag stands for, and all nodes of its step run that: how often a registry is asked, what happens while a tag
-moves, and what becomes of what a user writes in srun's place."""
+"""srun resolves a tag once, and all nodes of its step run that image: the number of requests, a tag
+that moves meanwhile, and forged answers of a user's srun."""
 import contextlib
 import json
 import os
@@ -19,7 +19,7 @@ BOTH = ("-N2", "-n2")
 
 
 class Asked:
-    """What a registry was asked for since this was made."""
+    """Requests to a registry since the object was made."""
 
     def __init__(self, cluster, repository):
         self.faulty, self.prefix = cluster.faulty, f"/v2/suites/{repository}/"
@@ -31,14 +31,15 @@ class Asked:
         return {**heads, **{(how, path): count - self.faulty.heads[path] for (how, path), count in gets.items()}}
 
     def all(self):
-        """`HEAD manifests/1` -> how often."""
+        """Returns `HEAD manifests/1` -> number."""
         now = self._now()
         found = {f"{how} {path.removeprefix(self.prefix)}": count - self.before.get((how, path), 0) for (how, path), count in now.items()}
         return {what: count for what, count in found.items() if count}
 
 
 def publish(cluster, repository, *content):
-    """Two images with different files under the tags 1 and 2, of which 1 is asked for: name, digests."""
+    """Publishes two images with different files under the tags 1 and 2. Tag 1 is requested. Returns
+    name and digests."""
     digests = []
     for tag, text in enumerate(content, 1):
         image = with_probe(repository, [("content", text)])
@@ -49,25 +50,26 @@ def publish(cluster, repository, *content):
 
 
 def move(cluster, repository):
-    """The tag stands for the second image now."""
+    """Moves the tag to the second image."""
     manifests = cluster.faulty.manifests
     manifests[f"suites/{repository}:1"] = manifests[f"suites/{repository}:2"]
 
 
 def shown(done):
-    """The content that each task has seen."""
+    """Returns the content seen by each task."""
     return sorted(line for line in done.good().splitlines() if not line.startswith(("uid", "/content")))
 
 
 def in_job(cluster, *steps, nodes=2):
-    """Steps of one job that was submitted more than a second before, so that what they ask counts for each other."""
+    """Runs steps of one job that was submitted more than a second before, so that they share
+    answers."""
     return cluster.run("salloc", "-Q", f"-N{nodes}", f"-n{nodes}", "sh", "-ec", "sleep 1.1; " + "; ".join(steps))
 
 
-# --- how often a registry is asked -----------------------------------------------------------------------------------
+# --- number of requests ---------------------------------------------------------------------------
 
 @test
-def a_known_tag_on_two_nodes_is_one_request(cluster):
+def known_tag_on_two_nodes_is_one_request(cluster):
     name, _ = publish(cluster, "tags-warm", b"warm\n")
     cluster.srun(*BOTH, "/probe", image=name).good()
     asked = Asked(cluster, "tags-warm")
@@ -76,7 +78,7 @@ def a_known_tag_on_two_nodes_is_one_request(cluster):
 
 
 @test
-def a_job_of_one_node_is_told_by_srun_too(cluster):
+def single_node_job_gets_the_digest_from_srun(cluster):
     name, (_, second) = publish(cluster, "tags-one", b"first\n", b"second\n")
     step = f"srun --container-image={name} /probe /content"
     with own_words(cluster) as say:
@@ -88,7 +90,7 @@ def a_job_of_one_node_is_told_by_srun_too(cluster):
 
 
 @test
-def an_unknown_tag_on_two_nodes_is_resolved_once_and_pulled_by_digest(cluster):
+def unknown_tag_on_two_nodes_is_resolved_once(cluster):
     name, (digest, ) = publish(cluster, "tags-cold", b"cold\n")
     asked = Asked(cluster, "tags-cold")
     equal(shown(cluster.srun(*BOTH, "/probe", "/content", image=name)), ["cold"] * 2, "content")
@@ -99,7 +101,7 @@ def an_unknown_tag_on_two_nodes_is_resolved_once_and_pulled_by_digest(cluster):
 
 
 @test
-def an_index_is_what_all_nodes_are_told(cluster):
+def index_digest_is_passed_to_all_nodes(cluster):
     image = with_probe("tags-index", [("content", b"index\n")])
     cluster.faulty.publish(image)
     manifest = image.parts()[0]
@@ -112,12 +114,13 @@ def an_index_is_what_all_nodes_are_told(cluster):
         asked = Asked(cluster, "tags-index")
         cluster.srun(*BOTH, "/probe", image=name).good()
         found = asked.all()
-        found.pop(f"HEAD manifests/{digest_of(index)}", 0)  # whether the other node's user may have it
+        # Permission check of the other node's user.
+        found.pop(f"HEAD manifests/{digest_of(index)}", 0)
         equal({what: count for what, count in found.items() if "blobs" not in what}, expected, "requests")
 
 
 @test
-def the_later_steps_of_a_job_do_not_ask(cluster):
+def later_steps_of_a_job_do_not_resolve_the_tag(cluster):
     name, _ = publish(cluster, "tags-steps", b"steps\n")
     step = f"srun --container-image={name}"
     asked = Asked(cluster, "tags-steps")
@@ -131,11 +134,12 @@ def the_later_steps_of_a_job_do_not_ask(cluster):
 
 
 @test
-def srun_does_not_ask_what_the_nodes_would_not(cluster):
+def srun_sends_only_requests_that_nodes_would_send(cluster):
     name, (digest, ) = publish(cluster, "tags-policies", b"policies\n")
     cluster.srun(*BOTH, "/probe", image=name).good()
     asked = Asked(cluster, "tags-policies")
-    for policy in ("missing", "never"):  # this user's own images, by the tag, though nobody but srun has asked for it
+    # This user's own images by tag, although only srun has resolved it.
+    for policy in ("missing", "never"):
         cluster.srun(*BOTH, f"--container-pull={policy}", "/probe", image=name).good()
     cluster.srun(*BOTH, "/probe", image=name.replace(":1", f"@{digest}")).good()
     with rules(cluster, 'pull = "missing"\n'):
@@ -146,10 +150,10 @@ def srun_does_not_ask_what_the_nodes_would_not(cluster):
 # --- a tag that moves ------------------------------------------------------------------------------------------------
 
 @test
-def a_tag_that_moves_between_the_starts_of_two_nodes_is_one_image(cluster):
+def tag_moving_between_starts_of_two_nodes_is_one_image(cluster):
     name, _ = publish(cluster, "tags-moving", b"before\n", b"after\n")
     path = "/v2/suites/tags-moving/manifests/1"
-    cluster.faulty.moves[path] = lambda: move(cluster, "tags-moving")  # as soon as somebody has been answered
+    cluster.faulty.moves[path] = lambda: move(cluster, "tags-moving")  # after the first answer
     try:
         equal(shown(cluster.srun(*BOTH, "/probe", "/content", image=name)), ["before"] * 2, "what the nodes run")
     finally:
@@ -158,18 +162,18 @@ def a_tag_that_moves_between_the_starts_of_two_nodes_is_one_image(cluster):
 
 
 @test
-def a_tag_that_has_moved_since_is_what_a_new_job_runs(cluster):
+def moved_tag_is_followed_by_a_new_job(cluster):
     name, _ = publish(cluster, "tags-moved", b"old\n", b"new\n")
     equal(shown(cluster.srun(*BOTH, "/probe", "/content", image=name)), ["old"] * 2, "what the nodes run")
     move(cluster, "tags-moved")
     equal(shown(cluster.srun(*BOTH, "/probe", "/content", image=name)), ["new"] * 2, "what the nodes run")
 
 
-# --- where srun cannot ask -------------------------------------------------------------------------------------------
+# --- srun cannot resolve --------------------------------------------------------------------------
 
 @contextlib.contextmanager
 def without_import(cluster):
-    """On the head there is nothing that srun could start."""
+    """Removes the program that srun starts on the head."""
     path = cluster.run("sh", "-c", "ls -d /usr/libexec/spank-container/import").good()
     local_files.put(os.path.join(cluster.shared, "no-import"), "")
     cluster.root("head", "mount", "--bind", "/home/shared/no-import", path).good()
@@ -180,7 +184,7 @@ def without_import(cluster):
 
 
 @test
-def without_an_answer_the_nodes_ask_themselves(cluster):
+def nodes_resolve_the_tag_when_srun_gets_no_answer(cluster):
     name, _ = publish(cluster, "tags-alone", b"alone\n")
     with without_import(cluster):
         for _ in range(2):
@@ -190,10 +194,11 @@ def without_an_answer_the_nodes_ask_themselves(cluster):
 
 
 @test
-def a_registry_that_srun_cannot_reach_is_asked_by_the_nodes(cluster):
+def nodes_resolve_the_tag_when_srun_cannot_reach_registry(cluster):
     name, _ = publish(cluster, "tags-unreachable", b"unreachable\n")
     step = (*BOTH, "/probe", "/content")
-    with_proxy = ["http_proxy=http://127.0.0.1:1", "HTTP_PROXY=http://127.0.0.1:1"]  # a user's proxy counts for srun alone
+    # A user's proxy affects only srun.
+    with_proxy = ["http_proxy=http://127.0.0.1:1", "HTTP_PROXY=http://127.0.0.1:1"]
     asked = Asked(cluster, "tags-unreachable")
     equal(shown(cluster.srun(*step, image=name, env=with_proxy)), ["unreachable"] * 2, "content")
     expect("HEAD manifests/1" not in asked.all(), f"srun has asked: {asked.all()}")
@@ -201,7 +206,7 @@ def a_registry_that_srun_cannot_reach_is_asked_by_the_nodes(cluster):
 
 @contextlib.contextmanager
 def silence(cluster, repository):
-    """The registry does not say what the tag stands for, but gives the image to who wants it."""
+    """Makes the registry ignore requests to resolve the tag, while it serves the image."""
     path = f"/v2/suites/{repository}/manifests/1"
     gate = cluster.faulty.silent[path] = threading.Event()
     try:
@@ -212,7 +217,7 @@ def silence(cluster, repository):
 
 
 @test
-def a_registry_that_does_not_answer_holds_up_one_step(cluster):
+def silent_registry_delays_one_step_only(cluster):
     repository = f"tags-silent-{os.urandom(4).hex()}"  # the user's keyring outlives the cluster
     name, _ = publish(cluster, repository, b"silent\n")
     with silence(cluster, repository):
@@ -226,7 +231,7 @@ def a_registry_that_does_not_answer_holds_up_one_step(cluster):
 
 
 @test
-def a_registry_that_does_not_answer_holds_up_a_step_on_one_node_for_less(cluster):
+def silent_registry_delays_single_node_step_less(cluster):
     repository = f"tags-silent-{os.urandom(4).hex()}"
     name, _ = publish(cluster, repository, b"silent\n")
     with silence(cluster, repository):
@@ -240,7 +245,7 @@ def a_registry_that_does_not_answer_holds_up_a_step_on_one_node_for_less(cluster
 
 
 @test
-def nothing_is_left_of_an_srun_that_is_killed(cluster):
+def killed_srun_leaves_nothing(cluster):
     name, _ = publish(cluster, "tags-killed", b"killed\n")
     with silence(cluster, "tags-killed"):
         running = cluster.start_srun(*BOTH, "/probe", image=name)
@@ -253,7 +258,7 @@ def nothing_is_left_of_an_srun_that_is_killed(cluster):
     cluster.must_be_quiet()
 
 
-# --- what is written by the user -------------------------------------------------------------------------------------
+# --- forged by the user ---------------------------------------------------------------------------
 
 def told(name, digest):
     return f"{VARIABLE}={name}@{digest}"
@@ -261,7 +266,7 @@ def told(name, digest):
 
 @contextlib.contextmanager
 def own_words(cluster):
-    """An srun of the user's that says what the user wants: a program in place of `import` on the head."""
+    """A user's srun with forged answers: a program in place of `import` on the head."""
     path = cluster.run("sh", "-c", "ls -d /usr/libexec/spank-container/import").good()
     script = os.path.join(cluster.shared, "own-words")
     local_files.put(script, "#!/bin/sh\ncat /home/shared/words >&3\n")
@@ -274,20 +279,20 @@ def own_words(cluster):
 
 
 @test
-def what_the_user_says_of_a_tag_is_what_could_have_been_typed(cluster):
+def forged_digest_affects_own_step_only(cluster):
     name, (first, second) = publish(cluster, "tags-own", b"first\n", b"second\n")
     cluster.srun(*BOTH, "/probe", image=name).good()
     with own_words(cluster) as say:
         say(f"0 0 {name}@{second}\n")
         equal(shown(cluster.srun(*BOTH, "/probe", "/content", image=name)), ["second"] * 2, "what the nodes run")
-    # Neither for the same tag later on, nor for anybody else.
+    # It affects neither later steps with the same tag nor other users.
     for user in ("alice", "bob"):
         equal(shown(cluster.srun(*BOTH, "/probe", "/content", image=name, user=user)), ["first"] * 2, f"what {user} runs")
     equal(shown(cluster.srun(*BOTH, "--container-pull=missing", "/probe", "/content", image=name, user="bob")), ["first"] * 2, "what bob has")
 
 
 @test
-def nonsense_in_the_variable_harms_nobody(cluster):
+def garbage_in_the_variable_is_harmless(cluster):
     name, (digest, ) = publish(cluster, "tags-nonsense", b"sense\n")
     unknown = "sha256:" + "7" * 64
     nonsense = ["@", "x" * 900, f"{name}@sha256:77", f"{name}@{unknown}", f"registry:5050/suites/other:1@{unknown}", "%n%n%n", f"@{digest}"]
@@ -300,7 +305,7 @@ def nonsense_in_the_variable_harms_nobody(cluster):
 
 
 @test
-def a_variable_of_the_user_s_environment_does_not_count(cluster):
+def tag_variable_of_the_users_environment_is_ignored(cluster):
     name, (first, second) = publish(cluster, "tags-environment", b"one\n", b"two\n")
     for nodes in ("-N1", "-N2"):
         done = cluster.srun(nodes, "/probe", "/content", image=name, env=[told(name, second)])
@@ -308,7 +313,7 @@ def a_variable_of_the_user_s_environment_does_not_count(cluster):
 
 
 @test
-def the_variable_is_not_in_the_tasks_environment(cluster):
+def tag_variable_is_not_in_the_task_environment(cluster):
     for image in ("base", None):
         options = [f"--container-image={cluster.name_of(image)}"] if image else []
         done = cluster.run("srun", *BOTH, *options, "sh", "-c", "env | grep -c SLURM_SCONTAINER_; true", env=[told("x", "y")])
@@ -322,7 +327,7 @@ def the_variable_is_not_in_the_tasks_environment(cluster):
 # --- rules and rights ------------------------------------------------------------------------------------------------
 
 @test
-def a_rule_for_digests_looks_at_what_was_typed(cluster):
+def digest_rule_applies_to_the_typed_name(cluster):
     name, (digest, ) = publish(cluster, "tags-rule", b"rule\n")
     cluster.srun(*BOTH, "/probe", image=name).good()
     with rules(cluster, f'[registries."{cluster.faulty.host}"]\nrequire_digest = true\n'):
@@ -334,7 +339,7 @@ def a_rule_for_digests_looks_at_what_was_typed(cluster):
 
 
 @test
-def a_private_image_is_the_same_on_all_nodes_and_nobody_else_s(cluster):
+def private_image_is_equal_on_all_nodes_and_only_for_its_user(cluster):
     with in_home(cluster, ".docker/config.json", DOCKER):
         for _ in range(2):
             cluster.srun(*BOTH, "true", image=PRIVATE).good("")
@@ -347,7 +352,7 @@ def a_private_image_is_the_same_on_all_nodes_and_nobody_else_s(cluster):
 
 
 @test
-def the_components_of_a_heterogeneous_step_have_a_digest_each(cluster):
+def heterogeneous_components_have_a_digest_each(cluster):
     names = [publish(cluster, f"tags-component-{number}", text)[0] for number, text in (("a", b"a\n"), ("b", b"b\n"))]
     asked = [Asked(cluster, f"tags-component-{number}") for number in "ab"]
     for expected in (1, 2):

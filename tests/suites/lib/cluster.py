@@ -11,7 +11,7 @@ import tempfile
 import images
 from command import Done, Inquirer, Running, await_true
 from faulty_registry import FaultyRegistry
-from harness import Failed, expect
+from harness import Failed, expect, say
 from loop_files import loop_backing
 
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -23,8 +23,9 @@ NODES = ("node01", "node02")
 class Cluster:
     program_path = PROGRAM  # for those who have to run it otherwise
 
-    def __init__(self, stage, use=None, nodes=NODES):
-        self.stage, self.is_ours, self.nodes = stage, use is None, nodes
+    def __init__(self, stage, use=None, nodes=NODES, keep=False):
+        """`use`: the state directory of a cluster that is up. `keep`: leaves the cluster up at the end."""
+        self.stage, self.is_ours, self.nodes, self.is_kept = stage, use is None, nodes, keep
         # Users' home directories are in it, and what is in memory counts as one that does not last.
         self.state = use or os.path.join(tempfile.mkdtemp(prefix="spc-suites-", dir="/var/tmp"), "cluster")
         self.pushed = set()
@@ -44,6 +45,7 @@ class Cluster:
             self.push_base()
             self._warm_up()
         except BaseException:
+            self.is_kept = False
             self.__exit__(None, None, None)
             raise
         return self
@@ -54,7 +56,9 @@ class Cluster:
                 getattr(self, name).stop()
         if hasattr(self, "images"):
             shutil.rmtree(self.images, ignore_errors=True)
-        if self.is_ours:
+        if self.is_kept:
+            say(f"kept: --use {self.state} (down: SPC_CLUSTER_DIR={self.state} tests/cluster/cluster down)")
+        elif self.is_ours:
             self.program("down", timeout=60)
             shutil.rmtree(os.path.dirname(self.state), ignore_errors=True)
 
@@ -71,7 +75,7 @@ class Cluster:
         return self.enter("head", user, *(["env", *env] if env else []), *argv, stdin=stdin)
 
     def enter(self, machine, user, *argv, stdin=None):
-        """What `cluster as` and `cluster exec` do, without their shell, which takes as long as the rest."""
+        """Does the work of `cluster as` and `cluster exec` without their shell, which takes as long as the rest."""
         return Running([os.path.join(self.state, "enter"), str(self.pid(machine)), user, *argv], None, stdin)
 
     def run(self, *argv, timeout=30, **how):
@@ -145,7 +149,8 @@ class Cluster:
         name = f"registry:5000/{image.repository}:{image.tag}"
         if name not in self.pushed:
             directory = image.write_layout(self.images)
-            self.program("push", directory, f"{image.repository}:{image.tag}").good()
+            # An upload is four requests a layer: 500 layers took over a minute on a loaded machine.
+            self.program("push", directory, f"{image.repository}:{image.tag}", timeout=300).good()
             self.pushed.add(name)
         return name
 
@@ -253,7 +258,7 @@ class Cluster:
         return sorted(found)
 
     def traces(self, node):
-        """What a step must leave as it was."""
+        """Returns the state of a node that a step must leave unchanged."""
         runtime = self.inside(node, "/run/spank-container")
         return {"processes": self.names(node), "mounts": self.mounts(node), "loop devices": self.loops(node),
                 "run directory": sorted(os.listdir(runtime)),
@@ -342,7 +347,7 @@ def name_of(pid):
 
 
 def agent_command(pid):
-    """What an agent was started for, "step" or "epilog"; None for other processes."""
+    """Returns the purpose of an agent, "step" or "epilog"; None for other processes."""
     with contextlib.suppress(OSError), open(f"/proc/{pid}/cmdline", "rb") as file:
         words = file.read().split(b"\0")
         if len(words) > 1 and words[0].endswith(b"/agent"):

@@ -10,7 +10,7 @@ import time
 from harness import Failed, equal, expect
 
 OURS = "spank-container: "
-# What srun says while the job or the step before still ends: it depends on how busy the machine is.
+# Messages of srun while the job or the step before still ends: it depends on how busy the machine is.
 WAITING = re.compile(r"^srun: (job [0-9]+ (queued and waiting for|has been allocated) resources"
                      r"|Job [0-9]+ step creation (still|temporarily) disabled, retrying.*|Step created for .*)\n", re.MULTILINE)
 
@@ -35,7 +35,7 @@ class Done:
 
     def errors(self):
         """Our lines but those that only tell how it goes."""
-        return [line for line in self.messages() if not line.startswith(("pulling ", "warning: ", "waiting: ", "making room ")) and ": retrying in " not in line
+        return [line for line in self.messages() if not line.startswith(("pulling ", "pulled ", "using ", "warning: ", "waiting: ", "making room ")) and ": retrying in " not in line
                 and not line.endswith(": going on elsewhere")]
 
 
@@ -59,7 +59,7 @@ class Running:
         if self.process.stdin:
             self.process.stdin.close()
         try:
-            rc = self.process.wait(timeout)
+            rc = self.process.wait(patience(timeout))
         except subprocess.TimeoutExpired:
             self.process.terminate()
             try:
@@ -71,7 +71,7 @@ class Running:
         return self._done(rc)
 
     def said(self):
-        """What it printed so far, both streams."""
+        """Returns the output so far, both streams."""
         return self._text(self.out) + self._text(self.err)
 
     def await_text(self, text, timeout=15):
@@ -90,8 +90,13 @@ class Running:
         return os.pread(file.fileno(), size, 0).decode(errors="replace")
 
 
+def patience(seconds):
+    """The time limit on this machine now: longer where more processes want to run than there are processors."""
+    return seconds * max(1, os.getloadavg()[0] / os.cpu_count())
+
+
 def await_true(condition, timeout, otherwise):
-    deadline = time.monotonic() + timeout
+    deadline = time.monotonic() + patience(timeout)
     pause = 0.01  # s; longer and longer: to ask takes the processor from what is waited for
     while not condition():
         if time.monotonic() > deadline:

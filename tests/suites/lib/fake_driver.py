@@ -1,5 +1,5 @@
-"""NVIDIA's driver as files: what libraries, the kernel's /proc and nodes look like where there is no GPU. Whoever uses it says
-`fake` in the test's name: it shows what is found and put inside, not that a GPU works."""
+"""NVIDIA's driver as files: what libraries, the kernel's /proc and nodes look like where there is no GPU. A test that uses it
+has `fake` in its name: it shows what is found and injected, not that a GPU works."""
 import contextlib
 import functools
 import os
@@ -9,7 +9,7 @@ import tempfile
 
 VERSION = "550.54.15"
 LIBRARIES = "usr/lib/x86_64-linux-gnu"
-# What the CUDA runtime asks libcuda for before anything else; 100 is CUDA_ERROR_NO_DEVICE.
+# The functions of libcuda that the CUDA runtime requests before anything else; 100 is CUDA_ERROR_NO_DEVICE.
 LIBCUDA = r"""
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -116,7 +116,7 @@ NODES = {"nvidia-uvm": (240, 0), "nvidia-uvm-tools": (240, 1)}
 
 class FakeDriver:
     """A driver in driver_root on both nodes, and what its kernel module would show in /proc, for a while. `directory`: of its
-    libraries. `buses`: of the GPUs with the minor numbers 0 and 1. `uvm`: whether somebody has made its node since the boot."""
+    libraries. `buses`: of the GPUs with the minor numbers 0 and 1. `uvm`: whether its device node has been made since the boot."""
 
     def __init__(self, cluster, version=VERSION, kernel=None, directory=LIBRARIES, buses=(0x20, 0x30), uvm=True, model="NVIDIA Fake GPU"):
         self.cluster, self.version, self.kernel = cluster, version, kernel or version
@@ -172,7 +172,7 @@ SOCKETS = ("/run/nvidia-persistenced/socket", "/run/nvidia-fabricmanager/socket"
 
 @contextlib.contextmanager
 def daemons(cluster, node="node01"):
-    """The sockets of NVIDIA's daemons, with nobody behind them."""
+    """The sockets of NVIDIA's daemons, without the daemons."""
     make = "import os, socket, sys\nfor path in sys.argv[1:]:\n os.makedirs(os.path.dirname(path), exist_ok=True)\n"
     make += " socket.socket(socket.AF_UNIX).bind(path); os.chmod(path, 0o666)"
     try:
@@ -204,7 +204,7 @@ AMD = ((129, "0000:11:00.0"), (130, "amdgpu_xcp_0"), (128, "0000:c1:00.0"))
 
 @contextlib.contextmanager
 def amd_node(cluster, node="node01", gpus=AMD):
-    """What amdgpu shows: /sys/class/drm, KFD's topology, whose node 0 is the processor, and device nodes."""
+    """The files of amdgpu: /sys/class/drm, KFD's topology, whose node 0 is the processor, and device nodes."""
     script = "mount -t tmpfs -o mode=755 fake-class /sys/class; mkdir -p /dev/dri; mknod -m 666 /dev/kfd c 226 64; "
     topology = "/sys/class/kfd/kfd/topology/nodes"
     script += f"mkdir -p {topology}/0; echo drm_render_minor 0 >{topology}/0/properties; "

@@ -40,7 +40,7 @@ LIBRARIES = f"/usr/lib/{os.uname().machine}-linux-gnu"
 
 
 def compiled(source, *options, files=()):
-    """What cc makes of it; `files`: name and bytes of what is beside the source."""
+    """Returns the library that cc builds; `files`: name and bytes of what is beside the source."""
     with tempfile.TemporaryDirectory() as directory:
         for name, data in (("source.c", source.encode()), *files):
             with open(os.path.join(directory, name), "wb") as file:

@@ -86,7 +86,7 @@ def run_one(one, cluster):
 
 
 def say(text):
-    """In one piece, whoever else writes."""
+    """Writes the text with one system call, so that concurrent output does not split it."""
     os.write(sys.stdout.fileno(), (text + "\n").encode())
 
 

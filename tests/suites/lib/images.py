@@ -139,5 +139,5 @@ def probe():
 
 
 def with_probe(name, entries, **config):
-    """An image that holds nothing but /probe and these entries."""
+    """Returns an image with /probe and these entries only."""
     return Image(f"suites/{name}", [[("probe", probe()), *entries]], config)

@@ -43,7 +43,7 @@ def put(path, text, mode=0o644):
 
 
 def shared(cluster, name):
-    """Where a file lies here, and where it lies for users."""
+    """Returns the path of a file here, and its path for users."""
     return os.path.join(cluster.shared, name), f"/home/shared/{name}"
 
 

@@ -1,4 +1,4 @@
-"""scontainer on the login node: into the container of a job that runs."""
+"""scontainer on the login node: attaching to the container of a running job."""
 
 from command import await_true
 from harness import equal, expect, test
@@ -13,13 +13,14 @@ def running(cluster):
 
 
 @test
-def a_command_joins_the_container_of_a_step(cluster):
+def command_joins_container_of_step(cluster):
     step, job = running(cluster)
     try:
         for name in (job, f"{job}.0"):
             cluster.run("scontainer", "exec", name, "sh", "-c", "cat /tmp/mark; echo $SLURM_JOB_ID").good(f"here\n{job}")
         equal(cluster.run("scontainer", "exec", job, "sh", "-c", "exit 9").rc, 9, "exit status")
-        other = cluster.start("scontainer", "exec", job, "sh", "-c", "echo first; sleep 1")  # a later step than the job's own
+        # A later step than the job's own.
+        other = cluster.start("scontainer", "exec", job, "sh", "-c", "echo first; sleep 1")
         other.await_text("first")
         equal(cluster.run("scontainer", "exec", job, "sh", "-c", "sleep 1.5; cat /tmp/mark").good(), "here", "while another one ends")
         other.end()
@@ -38,10 +39,11 @@ def a_command_joins_the_container_of_a_step(cluster):
 
 
 @test
-def a_command_joins_the_container_of_a_batch_script(cluster):
+def command_joins_container_of_batch_script(cluster):
     job = cluster.submit("#!/bin/sh\necho here > /tmp/mark\necho up\nsleep 60\n", f"--container-image={BASE}")
     try:
-        await_true(lambda: cluster.run("cat", f"/home/alice/{job}.out").out == "up\n", 30, "the script does not start")  # which RUNNING does not say
+        # The state RUNNING does not imply it.
+        await_true(lambda: cluster.run("cat", f"/home/alice/{job}.out").out == "up\n", 30, "the script does not start")
         cluster.run("scontainer", "exec", f"{job}.batch", "cat", "/tmp/mark").good("here")
         cluster.run("scontainer", "exec", str(job), "cat", "/tmp/mark").good("here")
     finally:
@@ -50,6 +52,6 @@ def a_command_joins_the_container_of_a_batch_script(cluster):
 
 
 @test
-def attach_wants_a_job(cluster):
+def attach_outside_a_job_is_refused(cluster):
     done = cluster.run("scontainer", "attach", "nonsense")
     expect(done.rc == 125 and "JOB or JOB.STEP" in done.err, "what is no job", done)

@@ -1,4 +1,5 @@
-"""Ends of every kind, in every phase: gone within a second of a quiet machine, nothing left, and the next job finds all in order."""
+"""Every way to end in every phase: on a quiet machine all is gone within a second, nothing is left,
+and the next job works."""
 import os
 import re
 import signal
@@ -10,12 +11,13 @@ from images import with_probe
 import site_files
 from attacks_test import place_of
 from harness import equal, expect, test
+from outcomes import outcome
 
 ON = ("-w", "node01")
 
 
 class Pull:
-    """A step of node01 that hangs in the middle of a pull. `go` lets the registry go on."""
+    """A step of node01 that hangs in the middle of a pull. `go` lets the registry continue."""
 
     def __init__(self, cluster, title, *options, megabytes=1):
         self.cluster, self.store = cluster, cluster.stores()
@@ -36,7 +38,7 @@ class Pull:
 
 
 def running_step(cluster, title, *options):
-    """A step of node01 whose task runs."""
+    """Starts a step of node01 and waits for its task."""
     step = cluster.start_srun(*ON, "-J", title, *options, "sh", "-c", "echo up; sleep 60")
     step.await_text("up")
     return step
@@ -47,7 +49,7 @@ def cancel(cluster, title):
 
 
 def limit_of_its_memory(pid):
-    """The narrowest limit of the cgroups that the process is in, in bytes."""
+    """Returns the lowest limit of the process's cgroups, in bytes."""
     place, limits = place_of(pid, "memory"), []
     while place != "/sys/fs/cgroup/memory":
         with open(f"{place}/memory.limit_in_bytes") as file:
@@ -57,7 +59,7 @@ def limit_of_its_memory(pid):
 
 
 @test
-def signals_of_a_step_that_reach_its_agent_leave_it_at_work(cluster):
+def agent_survives_signals_sent_to_its_step(cluster):
     """As proctrack/linuxproc sends those of scancel: to every process below slurmstepd."""
     step = running_step(cluster, "signals", "--container-name=signals")
     agents = cluster.step_agents("node01")
@@ -75,8 +77,9 @@ def signals_of_a_step_that_reach_its_agent_leave_it_at_work(cluster):
 
 
 @test
-def a_pull_takes_its_memory_from_the_jobs(cluster):
-    """So an import needs no limit of its own to harm no other job, and sites with a tight one for jobs set import_memory."""
+def pull_memory_is_charged_to_the_job(cluster):
+    """So an import needs no separate limit to protect other jobs. Sites with tight job limits set
+    import_memory."""
     with site_files.rules(cluster, 'import_memory = "64M"\n'):
         pull = Pull(cluster, "memory", "--mem=300M")
         helpers = {name: cluster.processes("node01", name) for name in ("import", "layer-writer")}
@@ -90,7 +93,8 @@ def a_pull_takes_its_memory_from_the_jobs(cluster):
 # --- the pull --------------------------------------------------------------------------------------------------------
 
 @test
-def scancel_ends_a_pull_at_once(cluster):
+@outcome(160, "accepted", "scancel in each phase")
+def scancel_ends_pull_at_once(cluster):
     pull = Pull(cluster, "scancel")
     cancel(cluster, "scancel")
     pull.must_leave_nothing(within=1)
@@ -101,13 +105,13 @@ def scancel_ends_a_pull_at_once(cluster):
 
 
 def must_not_blame_us(done):
-    """Who cancels his step has no use for a line about the end of its helpers."""
+    """Checks that a cancelled step prints no line about the end of its helpers."""
     ours = [line for line in done.errors() if "exited" in line or "ended" in line]
     expect(not ours, f"a step that was cancelled says {ours}", done)
 
 
 @test
-def scancel_ends_a_pull_of_what_will_be_served_by_fuse(cluster):
+def scancel_ends_pull_of_fuse_served_image(cluster):
     with site_files.rules(cluster, 'squashfs = "fuse"'):
         pull = Pull(cluster, "scancel-fuse")
         cancel(cluster, "scancel-fuse")
@@ -117,7 +121,7 @@ def scancel_ends_a_pull_of_what_will_be_served_by_fuse(cluster):
 
 
 @test
-def an_interrupt_ends_a_pull_at_once(cluster):
+def interrupt_ends_pull_at_once(cluster):
     pull = Pull(cluster, "interrupt")
     pull.step.send(signal.SIGINT)
     time.sleep(0.1)
@@ -128,7 +132,8 @@ def an_interrupt_ends_a_pull_at_once(cluster):
 
 
 @test
-def scancel_ends_the_pull_of_a_batch_job_at_once(cluster):
+@outcome(160, "accepted", "scancel in each phase")
+def scancel_ends_pull_of_batch_job_at_once(cluster):
     store = cluster.stores()
     name, layers = cluster.faulty.publish(with_probe("cleanup-batch", [("data", os.urandom(1 << 20))]))
     gate = cluster.faulty.hold(layers[0])
@@ -141,7 +146,8 @@ def scancel_ends_the_pull_of_a_batch_job_at_once(cluster):
 
 
 @test
-def a_cancelled_pull_can_be_tried_again(cluster):
+@outcome(160, "accepted", "scancel in each phase")
+def pull_succeeds_after_cancelled_pull(cluster):
     pull = Pull(cluster, "again")
     cancel(cluster, "again")
     pull.must_leave_nothing()
@@ -151,7 +157,7 @@ def a_cancelled_pull_can_be_tried_again(cluster):
 
 
 @test
-def a_cancelled_job_does_not_disturb_another_that_wants_the_same_layer(cluster):
+def pull_of_shared_layer_survives_cancel_of_another_job(cluster):
     pull = Pull(cluster, "first")
     other = cluster.start_srun(*ON, "/probe", image=pull.name)
     other.await_text("another job on this node converts 1 of them")
@@ -162,7 +168,8 @@ def a_cancelled_job_does_not_disturb_another_that_wants_the_same_layer(cluster):
 
 
 @test
-def two_jobs_that_want_the_same_image_fetch_each_layer_once(cluster):
+@outcome(46, "accepted", "100 nodes pull one image")
+def layers_of_one_image_are_fetched_once_for_two_jobs(cluster):
     pull = Pull(cluster, "both")
     others = [cluster.start_srun(*ON, "/probe", image=pull.name) for _ in range(3)]
     for other in others:
@@ -175,7 +182,8 @@ def two_jobs_that_want_the_same_image_fetch_each_layer_once(cluster):
 
 
 @test
-def an_import_that_is_killed_is_told_with_one_line_and_can_be_tried_again(cluster):
+@outcome(156, "accepted", "SIGKILL of import, converter, agent at every step")
+def import_killed_reports_one_line_and_retry_works(cluster):
     pull = Pull(cluster, "import", "-n4")
     kill_all(cluster.processes("node01", "import"))
     done = pull.step.end(10)
@@ -187,7 +195,7 @@ def an_import_that_is_killed_is_told_with_one_line_and_can_be_tried_again(cluste
 
 
 @test
-def another_job_takes_over_when_an_import_is_killed(cluster):
+def import_killed_is_taken_over_by_another_job(cluster):
     pull = Pull(cluster, "taken-over")
     first = cluster.processes("node01", "import")
     other = cluster.start_srun(*ON, "/probe", image=pull.name)
@@ -199,7 +207,8 @@ def another_job_takes_over_when_an_import_is_killed(cluster):
 
 
 @test
-def a_converter_that_is_killed_is_told_with_one_line_and_can_be_tried_again(cluster):
+@outcome(156, "accepted", "SIGKILL of import, converter, agent at every step")
+def converter_killed_reports_one_line_and_retry_works(cluster):
     pull = Pull(cluster, "converter")
     kill_all(cluster.processes("node01", "layer-writer"))
     pull.go()
@@ -211,7 +220,8 @@ def a_converter_that_is_killed_is_told_with_one_line_and_can_be_tried_again(clus
 
 
 @test
-def an_agent_that_is_killed_during_a_pull_is_told_with_one_line(cluster):
+@outcome(156, "accepted", "SIGKILL of import, converter, agent at every step")
+def agent_killed_during_pull_reports_one_line(cluster):
     pull = Pull(cluster, "agent", "-n4")
     kill_all(cluster.processes("node01", "agent"))
     done = pull.step.end(10)
@@ -223,7 +233,7 @@ def an_agent_that_is_killed_during_a_pull_is_told_with_one_line(cluster):
 
 
 @test
-def a_task_that_ends_just_after_its_agent_or_leader_says_nothing(cluster):
+def task_ending_just_after_agent_or_leader_is_silent(cluster):
     """scancel ends a step's processes one after the other."""
     for name in ("agent", "leader"):
         pull = Pull(cluster, f"{name}-first")
@@ -239,7 +249,8 @@ def a_task_that_ends_just_after_its_agent_or_leader_says_nothing(cluster):
 
 
 @test
-def slurmstepd_that_is_killed_during_a_pull_leaves_nothing(cluster):
+@outcome(157, "accepted", "SIGKILL of slurmstepd")
+def slurmstepd_killed_during_pull_leaves_nothing(cluster):
     pull = Pull(cluster, "stepd-pull")
     kill_all(stepds(cluster))
     cancel(cluster, "stepd-pull")
@@ -250,7 +261,7 @@ def slurmstepd_that_is_killed_during_a_pull_leaves_nothing(cluster):
 
 
 @test
-def a_step_that_reads_no_messages_still_ends(cluster):
+def step_that_ignores_messages_still_ends(cluster):
     pull = Pull(cluster, "frozen")
     waiting = tasks(cluster)
     expect(waiting, "no task waits, the test is void")
@@ -262,7 +273,8 @@ def a_step_that_reads_no_messages_still_ends(cluster):
 
 
 def tasks(cluster):
-    """slurmstepd's forks that have not executed the user's program: the tasks that wait in task_init."""
+    """Returns slurmstepd's forks that have not executed the user's program: tasks waiting in
+    task_init."""
     parents = {}
     for pid in cluster.processes("node01", "slurmstepd"):
         parents[pid] = int(open(f"/proc/{pid}/stat").read().rpartition(")")[2].split()[1])
@@ -270,7 +282,7 @@ def tasks(cluster):
 
 
 def stepds(cluster):
-    """slurmstepds of steps with a container: those that have an agent."""
+    """Returns the slurmstepds of steps with a container: those with an agent."""
     return [int(open(f"/proc/{pid}/stat").read().rpartition(")")[2].split()[1]) for pid in cluster.processes("node01", "agent")]
 
 
@@ -283,7 +295,8 @@ def back_in_order(cluster):
 # --- a frozen agent ---------------------------------------------------------------------------------------------------
 
 @test
-def scancel_ends_a_step_whose_agent_hangs(cluster):
+@outcome(153, "refused", "a file system hangs")
+def scancel_ends_step_with_hung_agent(cluster):
     pull = Pull(cluster, "hanging")
     kill_all(cluster.processes("node01", "agent"), signal.SIGSTOP)
     cancel(cluster, "hanging")
@@ -293,7 +306,9 @@ def scancel_ends_a_step_whose_agent_hangs(cluster):
 
 
 @test
-def scancel_ends_a_start_that_hangs_in_a_users_file_system(cluster):
+@outcome(139, "accepted", "2 TiB sparse image; unreachable mount")
+@outcome(153, "refused", "a file system hangs")
+def scancel_ends_start_hung_in_user_file_system(cluster):
     with cluster.users_file_system() as server:
         kill_all([server], signal.SIGSTOP)
         step = cluster.start_srun(*ON, "-n2", "-J", "hanging-mount", "--container-mounts=/run/fuse/file:/mnt", "true")
@@ -309,7 +324,8 @@ def scancel_ends_a_start_that_hangs_in_a_users_file_system(cluster):
 # --- running -----------------------------------------------------------------------------------------------------------
 
 @test
-def scancel_ends_a_running_step_at_once(cluster):
+@outcome(160, "accepted", "scancel in each phase")
+def scancel_ends_running_step_at_once(cluster):
     store, step = cluster.stores(), running_step(cluster, "run-scancel")
     cancel(cluster, "run-scancel")
     cluster.must_be_quiet(within=1, store=store)
@@ -317,7 +333,7 @@ def scancel_ends_a_running_step_at_once(cluster):
 
 
 @test
-def an_interrupt_ends_a_running_step_at_once(cluster):
+def interrupt_ends_running_step_at_once(cluster):
     store, step = cluster.stores(), running_step(cluster, "run-interrupt")
     step.send(signal.SIGINT)
     time.sleep(0.1)
@@ -327,7 +343,7 @@ def an_interrupt_ends_a_running_step_at_once(cluster):
 
 
 @test
-def a_job_whose_tasks_die_leaves_nothing(cluster):
+def job_with_killed_tasks_leaves_nothing(cluster):
     store = cluster.stores()
     step = cluster.start_srun(*ON, "-n4", "-K", "sh", "-c", "echo up; test $SLURM_PROCID = 0 && kill -9 $$; sleep 60")
     step.await_text("up")
@@ -336,14 +352,14 @@ def a_job_whose_tasks_die_leaves_nothing(cluster):
 
 
 @test
-def processes_that_a_task_leaves_behind_end_with_the_step(cluster):
+def processes_left_by_a_task_end_with_the_step(cluster):
     store = cluster.stores()
     cluster.srun(*ON, "bash", "-c", "setsid sleep 60 & echo started").good("started")
     cluster.must_be_quiet(within=2, store=store)
 
 
 @test
-def a_running_step_does_not_notice_that_its_agent_is_killed(cluster):
+def running_step_survives_agent_kill(cluster):
     store = cluster.stores()
     step = cluster.start_srun(*ON, "-n2", "bash", "-c", "echo up; sleep 1; echo x >>/workspace/replaced && ln /etc/issue /$SLURM_PROCID && cat /etc/apt/*/* >/dev/null && echo done")
     step.await_text("up")
@@ -354,19 +370,22 @@ def a_running_step_does_not_notice_that_its_agent_is_killed(cluster):
 
 
 @test
-def slurmstepd_that_is_killed_leaves_nothing_when_slurm_has_ended_its_tasks(cluster):
+@outcome(157, "accepted", "SIGKILL of slurmstepd")
+def slurmstepd_killed_leaves_nothing_after_tasks_end(cluster):
     store, step = cluster.stores(), running_step(cluster, "stepd-run")
     kill_all(stepds(cluster))
     await_true(lambda: not cluster.processes("node01", "agent"), 2, "the agent survives slurmstepd")
     cancel(cluster, "stepd-run")
-    kill_all(cluster.strangers("node01"))  # Slurm itself leaves the tasks alone when their slurmstepd is gone
+    # Slurm does not end the tasks of a slurmstepd that is gone
+    kill_all(cluster.strangers("node01"))
     cluster.must_be_quiet(within=2, store=store)
     step.end(60)
     back_in_order(cluster)
 
 
 @test
-def a_restart_of_slurmd_does_not_disturb_a_running_step(cluster):
+@outcome(158, "accepted", "restart of slurmd")
+def running_step_survives_slurmd_restart(cluster):
     step = cluster.start_srun(*ON, "sh", "-c", "echo up; sleep 2; cat /workspace/replaced")
     step.await_text("up")
     cluster.program("restart", "node01").good()
@@ -377,7 +396,7 @@ def a_restart_of_slurmd_does_not_disturb_a_running_step(cluster):
 
 
 @test
-def a_requeued_job_leaves_nothing_of_its_first_run(cluster):
+def requeued_job_leaves_nothing_of_its_first_run(cluster):
     path = os.path.join(cluster.home, "alice/requeue.out")
     open(path, "w").close()
     os.chown(path, 2001, 2001)
@@ -400,14 +419,15 @@ def fifty_short_steps_leave_nothing(cluster):
 
 
 def shared_memory_of(place):
-    """Bytes of tmpfs that the cgroup and those below it are charged for."""
+    """Returns the bytes of tmpfs charged to the cgroup and its descendants."""
     with open(f"{place}/memory.stat") as file:
         return int(re.search(r"^total_shmem (\d+)", file.read(), re.MULTILINE)[1])
 
 
 @test
 def killed_step_frees_its_tmpfs_when_slurmstepd_exits(cluster):
-    """The exit of a task or of the agent must not: Slurm waits for both, and drains a node on which it waits for too long."""
+    """The exit of a task or of the agent must not free it: Slurm waits for both, and drains a node
+    if that takes too long."""
     written = 200 << 20
     step = cluster.start_srun(*ON, "sh", "-c", "head -c 200M /dev/zero >/big; head -c 100M /dev/zero >/tmp/big; echo up; sleep 60; :")
     step.await_text("up")
@@ -432,7 +452,7 @@ def killed_step_frees_its_tmpfs_when_slurmstepd_exits(cluster):
 
 
 def ended(pid):
-    """Whether the process is gone, or only its status is left."""
+    """Returns whether the process is gone or a zombie."""
     try:
         with open(f"/proc/{pid}/stat") as file:
             return file.read().rpartition(")")[2].split()[0] in "ZX"

@@ -1,4 +1,4 @@
-"""A node's life: what HealthCheckProgram and Prometheus are told of it."""
+"""A node's health as reported to HealthCheckProgram and Prometheus."""
 import json
 import os
 import re
@@ -15,16 +15,32 @@ def counters(cluster, node="node01"):
 
 
 def risen(before, after):
-    """The counters without those of time, and by how much."""
+    """Returns the counters except those of time, and their increase."""
     return {name.removeprefix("spank_container_"): after[name] - before[name] for name in after
             if "_total" in name and "seconds" not in name and after[name] != before[name]}
 
 
 @test
-def a_healthy_node_is_silent_and_counts_its_starts(cluster):
+def login_host_needs_no_store(cluster):
+    done = cluster.root("head", "scontainer", "doctor", "--node")
+    for check in ("node store", "space of the store", "node's state"):
+        expect(re.search(f"ok +{check}: none: no slurmd runs here, and a login host needs none", done.out), check, done)
+    expect(not re.search(r": *$", done.out, re.M), "a verdict without text", done)
+
+
+@test
+def image_of_the_node_is_inspected_by_users(cluster):
+    cluster.srun("-w", "node01", "true").good("")
+    done = cluster.run("srun", "-w", "node01", "scontainer", "inspect", "registry:5000/suites/base:1")
+    expect(re.search(r"^size +[0-9.]+ MB in 3 layers$", done.out, re.M) and re.search(r"^platform +linux/", done.out, re.M), "not the image", done)
+
+
+@test
+def healthy_node_is_silent_and_counts_starts(cluster):
     done = cluster.root("node01", "scontainer", "doctor", "--node", "--quiet")
     equal((done.rc, done.out, done.err), (0, "", ""), "what a healthy node says", done)
-    name = cluster.push(with_probe("health", [("data", os.urandom(1000))]))  # a layer that no image in the store has
+    # A layer that no image in the store has.
+    name = cluster.push(with_probe("health", [("data", os.urandom(1000))]))
     begin = counters(cluster)
     equal(begin["spank_container_node_status"], 0, "node_status")
     srun = ("srun", "-w", "node01", "-n2", f"--container-image={name}", "/probe")

@@ -1,4 +1,4 @@
-"""The layers of a job's steps stay mounted between them, and no longer than the job."""
+"""The layers of a job's steps stay mounted between the steps, and no longer than the job."""
 import contextlib
 import json
 import os
@@ -13,7 +13,8 @@ from harness import equal, expect, test
 ON = ("-w", "node01")
 BASE_LAYERS = 3
 
-# What is mounted last at each place where layers are held, as root sees it who enters the namespace: name, device number.
+# The topmost mount at each place of held layers, seen by root in the namespace: name, device
+# number.
 LOOK = """
 import ctypes, os
 held = os.open("/run/spank-container/steps/held", os.O_RDONLY)
@@ -27,7 +28,7 @@ for name in sorted(os.listdir("/")):
 
 @contextlib.contextmanager
 def job(cluster, user="alice"):
-    """A job of node01 that does nothing itself; yields its number."""
+    """Starts an idle job on node01 and yields its number."""
     number = cluster.submit("#!/bin/sh\nexec sleep 60\n", *ON, user=user)
     try:
         cluster.await_state(number, "RUNNING")
@@ -42,12 +43,12 @@ def step(cluster, number, *command, **how):
 
 
 def shared(done):
-    """How many layers were mounted already, as --container-verbose says."""
+    """Returns how many layers were mounted already, from --container-verbose."""
     return int(re.search(r"layers \((\d+) shared", done.err)[1])
 
 
 def held(cluster):
-    """By job: the loop device of one of the layers that it holds."""
+    """By job: the loop device of one of its held layers."""
     found = {}
     for line in cluster.root("node01", "python3", "-c", LOOK).good().splitlines():
         name, major, minor = line.split()
@@ -59,7 +60,7 @@ def held(cluster):
 # --- within a job ------------------------------------------------------------------------------------------------------
 
 @test
-def the_second_step_of_a_job_finds_the_layers_mounted(cluster):
+def second_step_of_job_finds_layers_mounted(cluster):
     with job(cluster) as number:
         first = step(cluster, number, "--container-verbose", "cat", "/workspace/replaced")
         first.good()
@@ -76,7 +77,7 @@ def the_second_step_of_a_job_finds_the_layers_mounted(cluster):
 
 
 @test
-def the_nodes_mount_table_does_not_show_what_a_job_holds(cluster):
+def node_mount_table_hides_layers_held_by_a_job(cluster):
     before = cluster.mounts("node01")
     with job(cluster) as number:
         step(cluster, number).good()
@@ -85,12 +86,12 @@ def the_nodes_mount_table_does_not_show_what_a_job_holds(cluster):
 
 
 def place_of_image(digest):
-    """Of the places in which a job holds images, two for one place are not held both."""
+    """Of two images for the same place, a job holds only one."""
     return int(digest.removeprefix("sha256:")[:2], 16) % 8
 
 
 @test
-def a_job_holds_the_layers_of_several_images(cluster):
+def job_holds_layers_of_several_images(cluster):
     with open(f"{cluster.base_layout}/index.json") as file:
         base = json.load(file)["manifests"][0]["digest"]
     images = (with_probe("held", [("data", b"x" * size)]) for size in range(1, 100))
@@ -104,7 +105,7 @@ def a_job_holds_the_layers_of_several_images(cluster):
 
 
 @test
-def a_layer_that_was_removed_meanwhile_is_fetched_again(cluster):
+def layer_removed_meanwhile_is_fetched_again(cluster):
     name = cluster.push(with_probe("held-evicted", [("data", os.urandom(1000))]))
     with job(cluster) as number:
         step(cluster, number, "/probe", image=name).good()
@@ -127,7 +128,7 @@ def a_layer_that_was_removed_meanwhile_is_fetched_again(cluster):
 # --- others ------------------------------------------------------------------------------------------------------------
 
 @test
-def what_a_job_holds_ends_with_it_whoever_else_uses_the_image(cluster):
+def layers_held_by_a_job_are_released_at_its_end(cluster):
     with job(cluster, user="bob") as of_bob:
         with job(cluster) as first, job(cluster) as second:
             for number in (first, second):
@@ -141,7 +142,7 @@ def what_a_job_holds_ends_with_it_whoever_else_uses_the_image(cluster):
 
 
 @test
-def what_root_pulls_by_hand_releases_nothing(cluster):
+def manual_pull_by_root_releases_no_held_layers(cluster):
     other = cluster.push(with_probe("held-by-hand", [("data", os.urandom(1000))]))
     with job(cluster) as number:
         step(cluster, number).good()
@@ -153,7 +154,7 @@ def what_root_pulls_by_hand_releases_nothing(cluster):
 
 
 @test
-def that_layers_cannot_be_held_is_in_slurmds_log_and_costs_nothing_else(cluster):
+def failure_to_hold_layers_is_only_logged_by_slurmd(cluster):
     told = "hold the layers for the job's later steps: invalid argument"
     held_there = "/run/spank-container/steps/held"
     logged = cluster.program("logs", "node01").out.count(told)
@@ -170,7 +171,7 @@ def that_layers_cannot_be_held_is_in_slurmds_log_and_costs_nothing_else(cluster)
 
 
 @test
-def users_cannot_reach_what_is_held(cluster):
+def held_layers_are_unreachable_for_users(cluster):
     with job(cluster) as number:
         step(cluster, number).good()
         for path in ("held", "."):
@@ -181,13 +182,13 @@ def users_cannot_reach_what_is_held(cluster):
 # --- ends of every kind ------------------------------------------------------------------------------------------------
 
 @test
-def a_job_that_ends_by_itself_leaves_nothing_mounted(cluster):
+def finished_job_leaves_nothing_mounted(cluster):
     cluster.batch("#!/bin/sh\nsrun --container-image=registry:5000/suites/base:1 true\n", *ON).good()
     cluster.must_be_quiet(within=2)
 
 
 @test
-def a_step_that_is_killed_in_its_start_leaves_nothing_mounted(cluster):
+def step_killed_at_start_leaves_nothing_mounted(cluster):
     with job(cluster) as number:
         for _ in range(5):
             running = cluster.start_srun(f"--jobid={number}", "--overlap", "sleep", "60")
@@ -200,7 +201,7 @@ def a_step_that_is_killed_in_its_start_leaves_nothing_mounted(cluster):
 
 
 @test
-def a_job_whose_slurmstepds_are_killed_leaves_nothing_mounted(cluster):
+def job_with_killed_slurmstepds_leaves_nothing_mounted(cluster):
     with job(cluster) as number:
         step(cluster, number).good()
         await_true(lambda: held(cluster).keys() == {number}, 5, "the job holds nothing")
@@ -213,7 +214,7 @@ def a_job_whose_slurmstepds_are_killed_leaves_nothing_mounted(cluster):
 
 
 @test
-def slurmd_releases_what_is_held_when_it_starts(cluster):
+def slurmd_start_releases_held_layers(cluster):
     with job(cluster) as number:
         step(cluster, number).good()
         await_true(lambda: held(cluster).keys() == {number}, 5, "the job holds nothing")

@@ -1,4 +1,4 @@
-"""The ways to start something in a container, and what Slurm promises about it: as without a container."""
+"""All ways to start a command in a container behave as without a container."""
 import contextlib
 import fcntl
 import os
@@ -23,7 +23,7 @@ IMAGE = f"--container-image={BASE}"
 
 
 class Terminal:
-    """A command of alice on a terminal of its own, 37 lines by 91 columns."""
+    """A command of alice on its own terminal with 37 lines and 91 columns."""
 
     def __init__(self, cluster, *argv, env=()):
         self.pid, self.fd = pty.fork()
@@ -34,7 +34,7 @@ class Terminal:
         self.text = ""
 
     def await_text(self, pattern, timeout=15):
-        """Returns what has come up to the end of what matches, and forgets it."""
+        """Returns the output up to the end of the match, and discards it."""
         deadline = time.monotonic() + timeout
         while (found := re.search(pattern, self.text)) is None:
             if not select.select([self.fd], [], [], max(0, deadline - time.monotonic()))[0]:
@@ -66,7 +66,7 @@ def terminal(cluster, *argv, **how):
 
 
 def both(cluster, *command, **how):
-    """The same command outside and inside."""
+    """Runs the same command outside and inside."""
     return cluster.run("srun", *command, **how), cluster.srun(*command, **how)
 
 
@@ -79,7 +79,7 @@ def same(cluster, *command, **how):
 # --- terminals -------------------------------------------------------------------------------------------------------
 
 @test
-def a_terminal_has_name_size_and_job_control(cluster):
+def terminal_has_name_size_and_job_control(cluster):
     with terminal(cluster, "srun", "--pty", IMAGE, "bash", "--norc") as shell:
         shell.type("PS1=; test -e /workspace/replaced && tty && stty size; set -m\n")
         shell.await_text(r"/dev/pts/\d+\r\n37 91\r\n")
@@ -97,7 +97,7 @@ def a_terminal_has_name_size_and_job_control(cluster):
 
 
 @test
-def the_prompt_says_which_container_it_is_in(cluster):
+def prompt_names_the_container(cluster):
     for options, command, name in (([], ["bash", "--norc"], "base:1"), (["--container-name=mine"], ["bash", "--norc"], "mine"), ([], ["sh"], "base:1")):
         with terminal(cluster, "srun", "--pty", "-w", "node01", IMAGE, *options, *command) as shell:
             shell.await_text(rf"{name}:")
@@ -111,8 +111,8 @@ def the_prompt_says_which_container_it_is_in(cluster):
 
 
 @test
-def the_shell_of_salloc_is_in_the_container(cluster):
-    """With use_interactive_step; salloc itself reads that."""
+def salloc_shell_runs_in_the_container(cluster):
+    """With use_interactive_step, which salloc itself reads."""
     conf = os.path.join(cluster.etc, "slurm/interactive.conf")
     with open(os.path.join(cluster.etc, "slurm/slurm.conf")) as usual, open(conf, "w") as file:
         file.write(usual.read() + "LaunchParameters=use_interactive_step\n")
@@ -127,7 +127,7 @@ def the_shell_of_salloc_is_in_the_container(cluster):
 
 
 @test
-def a_forwarded_display_can_be_used(cluster):
+def forwarded_display_can_be_used(cluster):
     listen = "import socket; s = socket.create_server(('127.0.0.1', 6010)); s.accept()[0].sendall(b'hello from X')"
     server = cluster.start_program("exec", "head", "python3", "-c", listen)
     cluster.run("sh", "-c", "touch .Xauthority; xauth -q add localhost:10 MIT-MAGIC-COOKIE-1 00112233445566778899aabbccddeeff").good()
@@ -143,13 +143,13 @@ def a_forwarded_display_can_be_used(cluster):
 # --- steps of a job --------------------------------------------------------------------------------------------------
 
 @test
-def steps_of_an_allocation_take_its_image(cluster):
+def steps_of_an_allocation_use_its_image(cluster):
     done = cluster.run("salloc", "-n1", IMAGE, "sh", "-c", "test ! -e /workspace/replaced && srun cat replaced")
     done.good("upper")
 
 
 @test
-def a_step_enters_a_job_that_runs(cluster):
+def step_enters_a_running_job(cluster):
     job = cluster.submit("#!/bin/sh\nsleep 60\n", "-w", "node01")
     cluster.await_state(job, "RUNNING")
     try:
@@ -172,7 +172,7 @@ def sattach_shows_and_feeds_a_contained_step(cluster):
 
 
 @test
-def every_program_of_multi_prog_is_in_the_container(cluster):
+def multi_prog_programs_all_run_in_the_container(cluster):
     with open(os.path.join(cluster.shared, "multi-prog.conf"), "w") as file:
         file.write("0 greet %t\n1 cat /workspace/replaced\n2 printenv SLURM_NTASKS\n")
     done = cluster.srun("-n3", "-l", "--multi-prog", "/home/shared/multi-prog.conf")
@@ -180,7 +180,7 @@ def every_program_of_multi_prog_is_in_the_container(cluster):
 
 
 @test
-def elements_of_an_array_have_a_container_each(cluster):
+def array_elements_have_a_container_each(cluster):
     script = f"#!/bin/sh\n#SBATCH {IMAGE}\nls /tmp\necho x >/tmp/$SLURM_ARRAY_TASK_ID\necho y >/mine\nsleep 0.5\nls /tmp\n"
     job = cluster.submit(script, "--array=1-2", "-w", "node01", "-o", "/home/alice/element-%a.out")
     await_true(lambda: not cluster.inquirer.ask(f"squeue -h -j {job}"), 20, "the array does not end")
@@ -191,13 +191,13 @@ def elements_of_an_array_have_a_container_each(cluster):
 # --- input, output, environment --------------------------------------------------------------------------------------
 
 @test
-def input_goes_to_the_task_that_is_to_have_it(cluster):
+def input_reaches_the_selected_task(cluster):
     done = cluster.srun("-n2", "-l", "--input=1", "cat", stdin="through\n")
     equal(done.good(), "1: through", "output", done)
 
 
 @test
-def every_task_has_its_output_file(cluster):
+def tasks_have_their_own_output_files(cluster):
     cluster.srun("-n2", "-o", "/home/alice/task-%t", "sh", "-c", "cat replaced; echo $SLURM_PROCID").good()
     for task in ("0", "1"):
         equal(open(os.path.join(cluster.home, f"alice/task-{task}")).read(), f"upper\n{task}\n", "file")
@@ -212,13 +212,13 @@ def limits_are_as_without_a_container(cluster):
 
 
 @test
-def a_job_without_exported_variables_works(cluster):
+def job_without_exported_variables_works(cluster):
     done = cluster.run("srun", "--export=NONE", IMAGE, "sh", "-c", "echo $USER $HOME ${FROM_OUTSIDE-none}; cat replaced", env=["FROM_OUTSIDE=1"])
     done.good("alice /home/alice none\nupper")
 
 
 @test
-def chosen_variables_are_exported(cluster):
+def selected_variables_are_exported(cluster):
     done = cluster.srun("--export=ONE=1,TWO", "sh", "-c", "echo $ONE $TWO ${THREE-none}", env=["TWO=2", "THREE=3"])
     done.good("1 2 none")
 
@@ -229,7 +229,7 @@ CLOSED = ("0>&-", "1>&-", "2>&-", "0>&- 1>&-", "0>&- 2>&-", "1>&- 2>&-", "0>&- 1
 
 
 def in_container(cluster, command, timeout=25):
-    """Runs `command` in a shell of alice; its step writes down which image it has."""
+    """Runs `command` in a shell of alice. Its step records its image."""
     path = os.path.join(cluster.home, "alice/which")
     with contextlib.suppress(FileNotFoundError):
         os.unlink(path)
@@ -263,7 +263,7 @@ def job_starts_with_closed_descriptors(cluster):
 
 @test
 def step_starts_with_few_descriptors(cluster):
-    """With as few as plain Slurm needs. Its errors are then not gathered."""
+    """With the minimum of plain Slurm. Errors are then not collected."""
     for limit in (20, 24, 32, 64, 100):
         equal(cluster.run("sh", "-c", f"ulimit -n {limit}; exec srun true").rc, 0, f"exit code of plain Slurm with {limit}")
         in_container(cluster, f"ulimit -n {limit}; exec {STEP} {IMAGE} cat replaced")
@@ -276,14 +276,14 @@ def step_starts_with_few_descriptors(cluster):
 # --- ends ------------------------------------------------------------------------------------------------------------
 
 @test
-def a_bad_exit_kills_the_other_tasks(cluster):
+def bad_exit_kills_the_other_tasks(cluster):
     began = time.monotonic()
     done = same(cluster, "-n2", "--kill-on-bad-exit=1", "sh", "-c", "test $SLURM_PROCID = 1 || exit 9; exec sleep 60")
     expect(done.rc != 0 and time.monotonic() - began < 25, "the tasks were not killed", done)
 
 
 @test
-def signals_reach_the_batch_script_alone_or_its_steps(cluster):
+def signals_reach_batch_script_alone_or_its_steps(cluster):
     script = (f"#!/bin/bash\n#SBATCH {IMAGE}\ntrap 'echo script; exit' USR1\necho up >/home/alice/up\n"
               "for i in {1..100}; do sleep 0.05; done\n")
     with contextlib.suppress(FileNotFoundError):
@@ -296,7 +296,7 @@ def signals_reach_the_batch_script_alone_or_its_steps(cluster):
 
 
 @test
-def a_task_epilog_runs_on_the_host(cluster):
+def task_epilog_runs_on_the_host(cluster):
     path, said = (os.path.join(cluster.home, "alice", name) for name in ("epilog", "epilog-said"))
     with open(path, "w") as file:
         file.write("#!/bin/sh\ntest -e /workspace/replaced && echo inside >/home/alice/epilog-said || echo outside >/home/alice/epilog-said\n")
@@ -317,7 +317,7 @@ exit ${PROLOG_STATUS-0}
 
 
 @test
-def the_sites_task_prolog_runs_on_the_host(cluster):
+def site_task_prolog_runs_on_the_host(cluster):
     show = ("-l", "-n2", "sh", "-c", "echo $FROM_PROLOG, $BASE, ${GONE-gone}, $SLURM_SCRIPT_CONTEXT")
     with Slurm(cluster, ["TaskProlog=/etc/slurm/task_prolog.sh"]), Config(cluster, "task_prolog_on_host = true\n"):
         path = os.path.join(cluster.etc, "slurm/task_prolog.sh")
@@ -329,7 +329,7 @@ def the_sites_task_prolog_runs_on_the_host(cluster):
             equal(sorted(inside.out.splitlines()), sorted(outside.out.splitlines()), "output", inside)
             expect("1: outside of 1, of the prolog, gone, prolog_task" in inside.out.splitlines(), "it did not run", inside)
             outside, inside = both(cluster, "-n1", "-wnode01", "true", env=["PROLOG_STATUS=7"])
-            # The lines of srun and of slurmstepd come by different ways.
+            # The lines of srun and of slurmstepd arrive through different channels.
             said = [(done.rc, sorted(done.err.splitlines())) for done in (inside, outside)]
             equal(said[0], said[1], "exit code and messages", inside)
             expect(inside.rc == 7, "the status is lost", inside)
@@ -340,7 +340,26 @@ def the_sites_task_prolog_runs_on_the_host(cluster):
 
 
 @test
-def to_explain_a_running_container_the_sites_task_prolog_is_not_run(cluster):
+def task_prolog_missing_in_image_is_reported_once(cluster):
+    with Slurm(cluster, ["TaskProlog=/etc/slurm/task_prolog.sh"]):
+        path = os.path.join(cluster.etc, "slurm/task_prolog.sh")
+        with open(path, "w") as file:
+            file.write(PROLOG)
+        os.chmod(path, 0o755)
+        try:
+            done = cluster.srun("-N2", "-n4", "true")
+            equal(done.messages(), ["warning: TaskProlog /etc/slurm/task_prolog.sh does not exist in the container (hint: --container-mounts=/etc/slurm/task_prolog.sh,"
+                                    " or the administrator can set task_prolog_on_host = true)"], "messages", done)
+            mounted = cluster.srun("--container-mounts=/etc/slurm/task_prolog.sh", "sh", "-c", "echo $FROM_PROLOG")
+            equal((mounted.good().splitlines()[-1], mounted.messages()), ("inside of 0", []), "what is mounted", mounted)
+            with Config(cluster, "task_prolog_on_host = true\n"):
+                equal(cluster.srun("true").messages(), [], "messages of a step whose prolog runs on the host")
+        finally:
+            os.unlink(path)
+
+
+@test
+def explain_of_running_container_skips_site_task_prolog(cluster):
     script = f"""#!/bin/bash
 srun --overlap {IMAGE} --container-name=shown --container-mounts=/home/shared touch /home/shared/shown
 srun --overlap {IMAGE} --container-name=shown --container-mounts=/home/shared sh -c 'until test -e /home/shared/end; do sleep 0.1; done' &
@@ -364,7 +383,7 @@ wc -l < /home/alice/prologs
 
 
 @test
-def a_job_that_is_requeued_runs_again(cluster):
+def requeued_job_runs_again(cluster):
     mark = os.path.join(cluster.shared, "requeued")
     script = f"#!/bin/sh\n#SBATCH {IMAGE}\necho run $SLURM_RESTART_COUNT\nif test -z \"$SLURM_RESTART_COUNT\"; then echo >/home/shared/requeued; sleep 60; fi\n"
     job = cluster.submit(script, "--requeue", "-w", "node01", "--container-mounts=/home/shared", "--open-mode=append")
@@ -379,7 +398,7 @@ def a_job_that_is_requeued_runs_again(cluster):
 
 
 @test
-def a_job_that_is_requeued_while_it_pulls_runs_again(cluster):
+def job_requeued_during_pull_runs_again(cluster):
     name, layers = cluster.faulty.publish(with_probe("requeued-pull", [("data", os.urandom(1 << 20))]))
     gate, store = cluster.faulty.hold(layers[0]), cluster.stores()
     job = cluster.submit("#!/probe\n", f"--container-image={name}", "-w", "node01", "--requeue", "--open-mode=append")

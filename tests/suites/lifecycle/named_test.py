@@ -1,7 +1,9 @@
-"""Containers with a name: kept from step to step, joined while they run, and nobody else's."""
+"""Named containers: kept between steps, joined while they run, and private to their user."""
 import contextlib
 import json
 import os
+import re
+import signal
 import subprocess
 import time
 
@@ -10,12 +12,13 @@ from command import await_true
 from images import Image, with_probe
 import local_files
 from harness import equal, expect, same_as_golden, test
+from plugstack import plugstack
 
 ON = ("-w", "node01", "--overlap")
 
 
 def run(cluster, name, script, *options, image=None, user="alice", **how):
-    """A step on node01 in the container of this name."""
+    """Runs a step on node01 in the container of this name."""
     given = [f"--container-image={cluster.name_of(image)}"] if image else []
     return cluster.run("srun", *ON, f"--container-name={name}", *given, *options, "bash", "-euc", script, user=user, **how)
 
@@ -26,19 +29,38 @@ def start(cluster, name, script, *options, image=None, user="alice"):
 
 
 def containers(cluster, node="node01"):
-    """The directories of root for them: USER/KEY."""
+    """Returns the directories of root for them: USER/KEY."""
     top = os.path.join(cluster.store(node), "containers")
     return sorted(f"{user}/{key}" for user in os.listdir(top) if user != "trash" for key in os.listdir(os.path.join(top, user)))
 
 
 def in_trash(cluster, node="node01"):
-    """What of alice's is still to be deleted."""
+    """Returns alice's files that are still to be deleted."""
     trash = os.path.join(cluster.store(node), "containers/trash/2001")
     return os.listdir(trash) if os.path.exists(trash) else []
 
 
 @test
-def a_container_with_a_name_keeps_its_changes_for_later_jobs(cluster):
+def container_made_by_another_job_is_announced(cluster):
+    """Only to the first node and task, and not in pyxis's words."""
+    job = run(cluster, "announced", "echo $SLURM_JOB_ID", image="base").good()
+    line = f'using container "announced" of job {job}, made N s ago'
+
+    def said(done):
+        return [re.sub(r"made \d+ s ago", "made N s ago", text) for text in done.messages()]
+
+    equal(said(run(cluster, "announced", "true", "-n2", "-O", image="base")), [line], "messages")
+    equal(said(run(cluster, "announced", "true")), [line], "messages without an image")
+    both = cluster.run("salloc", "-Q", *ON, "sh", "-c", f"srun --container-name=announced:replace --container-image={cluster.name_of('base')} true; "
+                       "srun --container-name=announced true", timeout=60)
+    equal(said(both), [], "messages of the job that made it", both)
+    with plugstack(cluster, "messages=pyxis"):
+        expect("using container" not in run(cluster, "announced", "true").err, "pyxis has no such line")
+    run(cluster, "announced:remove", "true").good()
+
+
+@test
+def named_container_keeps_changes_for_later_jobs(cluster):
     run(cluster, "kept", "echo changed >/etc/issue; rm -r /usr/share/perl5; perl -e 'rename(\"/etc/apt\", \"/etc/moved\") or die $!'", image="base").good()
     run(cluster, "kept", "cat /etc/issue; test ! -e /usr/share/perl5; test -d /etc/moved").good("changed")
     run(cluster, "kept", "echo more >>/etc/issue", image="base").good()
@@ -47,7 +69,33 @@ def a_container_with_a_name_keeps_its_changes_for_later_jobs(cluster):
 
 
 @test
-def a_running_container_is_joined_and_outlives_the_step_that_made_it(cluster):
+def container_of_another_node_is_named(cluster):
+    run(cluster, "placed", "true", image="base").good()
+    there = ("srun", "-w", "node02", "--container-name=placed")
+    base = "--container-image=" + cluster.name_of("base")
+    hint = "(hint: containers stay on their node, and node01 has it: -w node01)"
+    done = cluster.run(*there, "true")
+    equal(done.errors(), [f'a container with name "placed" does not exist, and --container-image is not set {hint}'], "error", done)
+    done = cluster.run("srun", "-w", "node02", "--container-name=placed:remove", "true")
+    equal(done.errors(), [f'--container-name: "remove" flag was passed: the container "placed" does not exist {hint}'], "error", done)
+    done = cluster.run(*there, base, "true")
+    warning = 'warning: a second container "placed" is made on this node: node01 has one (hint: to use that, -w node01)'
+    equal((done.rc, [line for line in done.messages() if "second" in line]), (0, [warning]), "exit code and warning", done)
+    expect("second" not in cluster.run(*there, base, "true").err, "a step that uses the second one warns")
+    cluster.run("srun", "-N2", "--container-name=placed:remove", "true").good()
+
+
+@test
+def remove_on_several_nodes_needs_the_container_on_one(cluster):
+    run(cluster, "halved", "true", image="base").good()
+    done = cluster.run("srun", "-N2", "--container-name=halved:remove", "true")
+    equal((done.rc, done.messages()), (0, ['node02 has no container "halved" to remove']), "exit code and lines", done)
+    done = cluster.run("srun", *ON, "--container-name=halved:remove", "true")
+    equal((done.rc, len(done.errors())), (1, 1), "exit code and errors on a node without it", done)
+
+
+@test
+def joined_container_outlives_the_step_that_made_it(cluster):
     first = start(cluster, "shared", "readlink /proc/self/ns/mnt; echo one >/made; sleep 60", "-J", "first", image="base")
     first.await_text("mnt:")
     second = start(cluster, "shared", "readlink /proc/self/ns/mnt; cat /made; echo two >>/made; while test ! -e /end; do sleep 0.1; done")
@@ -62,8 +110,8 @@ def a_running_container_is_joined_and_outlives_the_step_that_made_it(cluster):
 
 
 @test
-def who_joined_keeps_the_files_of_a_served_image_when_the_first_step_ends(cluster):
-    """Each step has a server of its own: one that is in the first step's cgroups ends with them."""
+def joined_step_keeps_served_image_files_after_first_step(cluster):
+    """Each step has its own server: one in the first step's cgroups ends with them."""
     reads = "find /usr /etc -xdev -type f -readable -size -300k -exec cat {} + >/dev/null; echo read $?"
     first = start(cluster, "served", "echo up; sleep 60", "-J", "first", f"--container-image={local_files.squashfs(cluster)}")
     first.await_text("up")
@@ -91,7 +139,7 @@ def mounts_are_added_to_a_running_container(cluster):
 
 
 @test
-def a_step_is_joined_by_its_numbers(cluster):
+def step_is_joined_by_its_numbers(cluster):
     first = cluster.start_srun(*ON, "bash", "-c", "echo $SLURM_JOB_ID; echo here >/here; sleep 60")
     first.await_text("\n")
     job = first.said().split()[-1]
@@ -106,7 +154,18 @@ def a_step_is_joined_by_its_numbers(cluster):
 
 
 @test
-def nobody_joins_or_sees_another_users_container(cluster):
+def name_of_the_form_of_a_step_is_refused_on_creation(cluster):
+    there = containers(cluster)
+    for name in ("99.0", "99.batch", "99.0:create"):
+        done = run(cluster, name, "echo ran", image="base")
+        word = name.partition(":")[0]
+        equal(done.errors(), [f'--container-name: "{word}" has the form JOB.STEP, which names the container of a running step '
+                              f'(hint: --container-name=job-{word})'], "error", done)
+    equal(containers(cluster), there, "containers")
+
+
+@test
+def foreign_container_can_be_neither_joined_nor_seen(cluster):
     first = start(cluster, "mine", "readlink /proc/self/ns/mnt; sleep 60", "-J", "mine", image="base")
     first.await_text("mnt:")
     other = run(cluster, "mine", "readlink /proc/self/ns/mnt; ls /var/lib/spank-container 2>&1 || true", image="base", user="bob")
@@ -119,7 +178,7 @@ def nobody_joins_or_sees_another_users_container(cluster):
 
 
 @test
-def each_flag_does_what_it_says(cluster):
+def name_flags_work_and_bad_combinations_are_refused(cluster):
     said = []
 
     def refused(name, *options, image=None):
@@ -157,12 +216,13 @@ def each_flag_does_what_it_says(cluster):
 
 
 @test
-def a_container_is_reused_under_another_name_of_its_image(cluster):
+def container_is_reused_under_another_name_of_its_image(cluster):
     first, second, other = (Image("named-tags", [[("file", text)]], tag=tag, below=cluster.base_layout)
                             for tag, text in (("1", b"same"), ("2", b"same"), ("3", b"other")))
     run(cluster, "tags", "echo kept >/kept", image=first).good()
     for image in (second, other):
-        cluster.srun(*ON, "--container-pull=missing", "true", image=image).good()  # the node resolves the tag, not srun
+        # The node resolves the tag, not srun.
+        cluster.srun(*ON, "--container-pull=missing", "true", image=image).good()
     run(cluster, "tags", "cat /kept", image=second).good("kept")
     refused = run(cluster, "tags", "true", image=other)
     expect(refused.rc == 1 and "was made from" in refused.err, "it was reused for another image", refused)
@@ -182,11 +242,11 @@ done
     cluster.await_job(job, 90)
     lines = open(os.path.join(cluster.home, "alice", f"{job}.out")).read().splitlines()
     wanted = [" ".join(str(i) for i in range(1, 51) if i % 5 == rest) for rest in range(5)]
-    equal([line for line in lines if "spank-container: pulling" not in line], wanted, "what the steps left")
+    equal([line for line in lines if "spank-container: pull" not in line], wanted, "what the steps left")
 
 
 @test
-def a_killed_agent_leaves_the_container_usable(cluster):
+def container_stays_usable_after_agent_kill(cluster):
     first = start(cluster, "killed", "echo up >/up; echo up; sleep 60", "-J", "killed", image="base")
     first.await_text("up")
     kill_all(cluster.processes("node01", "agent"))
@@ -199,8 +259,8 @@ def a_killed_agent_leaves_the_container_usable(cluster):
 
 
 @test
-def steps_cancelled_while_they_start_leave_the_container_usable(cluster):
-    for processes in (1, 2):  # the agent, and it and its builder
+def container_stays_usable_after_cancelled_starts(cluster):
+    for processes in (1, 2):  # the agent, then the agent and its builder
         step = start(cluster, "broken", "echo x | tee -a /x; sleep 60", "-J", "broken", image="base")
         await_true(lambda: len(cluster.step_agents("node01")) >= processes or "x" in step.said(), 10, "no agent")
         kill_all(cluster.step_agents("node01"))
@@ -211,7 +271,7 @@ def steps_cancelled_while_they_start_leave_the_container_usable(cluster):
 
 
 @test
-def the_jobs_own_containers_end_with_it(cluster):
+def job_scoped_containers_end_with_the_job(cluster):
     config = os.path.join(cluster.etc, "spank-container/config.toml")
     before = open(config).read()
     kept = containers(cluster)
@@ -230,7 +290,7 @@ srun --container-name=ours cat /one
 
 
 @test
-def a_user_has_as_many_containers_as_the_site_allows(cluster):
+def number_of_containers_per_user_is_limited(cluster):
     config = os.path.join(cluster.etc, "spank-container/config.toml")
     before = open(config).read()
     run(cluster, "counted", "echo 1 >/one", image="base").good()
@@ -252,7 +312,7 @@ def a_user_has_as_many_containers_as_the_site_allows(cluster):
 
 @contextlib.contextmanager
 def job_on_node01(cluster):
-    """Options for steps of a job that lasts: only its end runs an epilog."""
+    """Returns options for steps of a long job: only the job's end runs an epilog."""
     job = cluster.submit("#!/bin/bash\nsleep 100", "-w", "node01")
     cluster.await_state(job, "RUNNING")
     try:
@@ -263,7 +323,7 @@ def job_on_node01(cluster):
 
 
 @test
-def a_start_that_fails_leaves_nothing_under_its_name(cluster):
+def failed_start_leaves_nothing_under_its_name(cluster):
     run(cluster, "whole", "echo 1 >/one", image="base").good()
     there = containers(cluster)
     base = f"--container-image={cluster.name_of('base')}"
@@ -278,12 +338,12 @@ def a_start_that_fails_leaves_nothing_under_its_name(cluster):
             expect(done.rc == 1, f"{name} did not fail", done)
             await_true(lambda: containers(cluster) == there, 2, f"{name} left something")
         cluster.run("srun", *step, "--container-name=whole", "cat", "/one").good("1")
-        cluster.run("srun", *step, "--container-name=names-explained", base, "--container-explain", "true").good()
+        cluster.run("srun", *step, "--container-name=names-explained", base, "--container-explain=all", "true").good()
     await_true(lambda: containers(cluster) == there and not in_trash(cluster), 10, "something is left after the job")
 
 
 @test
-def a_start_that_is_killed_leaves_nothing_once_its_job_has_ended(cluster):
+def killed_start_leaves_nothing_after_its_job(cluster):
     there = containers(cluster)
     name, layers = cluster.faulty.publish(with_probe("names-killed", [("data", os.urandom(1 << 20))]))
     gate = cluster.faulty.hold(layers[0])
@@ -291,7 +351,8 @@ def a_start_that_is_killed_leaves_nothing_once_its_job_has_ended(cluster):
         start = cluster.start("srun", *step, "--container-name=begun", f"--container-image={name}", "/probe")
         await_true(lambda: cluster.processes("node01", "layer-writer"), 10, "the pull did not begin")
         equal(len(containers(cluster)), len(there) + 1, "containers during the pull")
-        other = cluster.run("srun", *ON, f"--container-image={cluster.name_of('base')}", "true")  # its epilog removes nothing in use
+        # Its epilog removes no container in use.
+        other = cluster.run("srun", *ON, f"--container-image={cluster.name_of('base')}", "true")
         expect(other.rc == 0 and len(containers(cluster)) == len(there) + 1, "an epilog took the name away", other)
         kill_all(cluster.step_agents("node01"))
         expect(start.end(20).rc != 0, "the killed start succeeded")
@@ -300,7 +361,7 @@ def a_start_that_is_killed_leaves_nothing_once_its_job_has_ended(cluster):
 
 
 def listed(cluster, node="node01"):
-    """What root is told, by owner and name."""
+    """Returns root's list, by owner and name."""
     found = json.loads(cluster.root(node, "scontainer", "containers", "--json").good())
     return {(one["owner"], one["name"]): one for one in found}
 
@@ -312,7 +373,7 @@ def directory_of(cluster, name, uid=2001):
 
 
 @test
-def root_sees_whose_containers_there_are_and_how_large(cluster):
+def root_sees_owners_and_sizes_of_containers(cluster):
     script = "mkdir -p /a/b; head -c 3M /dev/urandom >/a/b/file; ln /a/b/file /a/link; ln -s / /a/root; rm -r /usr/share/perl5; chmod 0 /a/b"
     run(cluster, "measured", script, image="base").good()
     run(cluster, "measured", "true", image="base", user="bob").good()
@@ -336,7 +397,7 @@ def root_sees_whose_containers_there_are_and_how_large(cluster):
 
 
 @test
-def what_nobody_has_used_for_long_is_removed(cluster):
+def unused_containers_are_removed(cluster):
     config = os.path.join(cluster.etc, "spank-container/config.toml")
     before = open(config).read()
 
@@ -375,7 +436,7 @@ def what_nobody_has_used_for_long_is_removed(cluster):
 
 
 @test
-def a_name_that_cannot_be_removed_does_not_cost_the_node(cluster):
+def unremovable_name_does_not_drain_the_node(cluster):
     away = os.path.join(cluster.store("node01"), "containers")
     os.rename(away, away + ".away")
     try:
@@ -390,7 +451,7 @@ def a_name_that_cannot_be_removed_does_not_cost_the_node(cluster):
 
 
 @test
-def the_file_that_a_container_was_made_from_must_stay_as_it_is(cluster):
+def source_file_of_a_container_must_stay_unchanged(cluster):
     image = local_files.squashfs(cluster, "of-a-name.sqsh")
     run(cluster, "file", "cat /data/one; echo new >/new", "--chdir=/home/shared", image="./of-a-name.sqsh").good("one")
     run(cluster, "file", "cat /new /data/two").good("new\ntwo")
@@ -398,3 +459,50 @@ def the_file_that_a_container_was_made_from_must_stay_as_it_is(cluster):
     os.utime(local_files.shared(cluster, "of-a-name.sqsh")[0], (1, 1))
     done = run(cluster, "file", "true")
     same_as_golden("name_of_changed_file", "\n".join(done.errors()) + "\n", done)
+
+
+def join_at_once(cluster, disturb):
+    """72 tasks of nine steps join the container while `disturb` is called; its creator is another job."""
+    creator = start(cluster, "crowd", "echo made >/made; echo up; sleep 600", "-J", "creator", image="base")
+    creator.await_text("up")
+    step = "srun --overlap -N1 -n8 --mem=0 --container-name=crowd bash -c 'echo joined $SLURM_STEP_ID.$SLURM_PROCID: $(cat /made)'"
+    job = cluster.submit(f"#!/bin/bash\nfor i in $(seq 0 8); do {step} || echo failed $? & done; wait\n", "-w", "node01", "-n8", "--overcommit")
+    out = os.path.join(cluster.home, "alice", f"{job}.out")
+    await_true(lambda: os.path.exists(out), 10, "the job has not begun")
+    disturb(out)
+    cluster.await_job(job, 60)
+    cluster.run("scancel", "-n", "creator")
+    creator.end()
+    lines = open(out).read().splitlines()
+    wanted = [f"joined {step}.{task}: made" for step in range(9) for task in range(8)]
+    equal(sorted(line for line in lines if line.startswith(("joined", "failed"))), sorted(wanted), "what the tasks said\n" + "\n".join(lines))
+    equal([line for line in lines if "spank-container" in line and ": using container " not in line], [], "messages")
+
+
+@test
+def joins_of_many_tasks_survive_the_end_of_the_creator(cluster):
+    def cancel(*_):
+        cluster.run("scancel", "-n", "creator").good()
+
+    def after_first(out):
+        await_true(lambda: "joined" in open(out).read(), 30, "no task has joined")
+        cancel()
+
+    for disturb in (lambda _: time.sleep(0.3) or cancel(), after_first):
+        join_at_once(cluster, disturb)
+    run(cluster, "crowd", "cat /made").good("made")
+
+
+@test
+def joins_of_many_tasks_wait_for_a_slow_node(cluster):
+    def stop_agents(_):
+        """Stops the node: the creator's agent, then those of the steps that join."""
+        for _round in range(3):
+            agents = cluster.step_agents("node01")
+            kill_all(agents, signal.SIGSTOP)
+            time.sleep(0.7)
+            kill_all(agents, signal.SIGCONT)
+            time.sleep(0.2)
+
+    join_at_once(cluster, stop_agents)
+    run(cluster, "crowd:replace", "true", image="base")

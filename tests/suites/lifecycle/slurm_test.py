@@ -1,22 +1,24 @@
-"""What Slurm does for a job is as without a container: exit codes, signals, input and output, arrays, terminals."""
+"""Slurm's features for a job work as without a container: exit codes, signals, input and output,
+arrays, terminals."""
 import re
 import subprocess
 import time
 
 from harness import equal, expect, test
+from outcomes import outcome
 
 BASE = "registry:5000/suites/base:1"
 
 
 def both(cluster, *command, **how):
-    """The same command outside and inside."""
+    """Runs the same command outside and inside."""
     return cluster.run("srun", *command, **how), cluster.srun(*command, **how)
 
 
 @test
 def exit_codes_are_as_without_a_container(cluster):
     for code in (0, 1, 3, 77, 255):
-        # One node for both: its name is in the message.
+        # Use one node for both: its name is in the message.
         outside, inside = both(cluster, "-wnode01", "sh", "-c", f"exit {code}")
         equal(inside.rc, outside.rc, f"exit code of exit {code}", inside)
         equal(inside.err, outside.err, f"messages of exit {code}", inside)
@@ -30,14 +32,15 @@ def deaths_by_signal_are_as_without_a_container(cluster):
 
 
 @test
-def a_missing_command_is_reported_as_without_a_container(cluster):
+@outcome(76, "refused", "entrypoint that cannot be run")
+def missing_command_is_reported_as_without_a_container(cluster):
     outside, inside = both(cluster, "no-such-command")
     equal(inside.rc, outside.rc, "exit code", inside)
     expect("No such file or directory" in inside.err, "no reason", inside)
 
 
 @test
-def the_command_is_searched_in_the_container(cluster):
+def command_is_searched_in_the_container(cluster):
     cluster.srun("greet", "you").good("hello from base in /workspace: you")
 
 
@@ -55,7 +58,7 @@ def labelled_output_labels_our_errors(cluster):
 
 
 @test
-def an_error_goes_to_the_error_file_of_the_step(cluster):
+def error_goes_to_the_error_file_of_the_step(cluster):
     import os
     path = os.path.join(cluster.home, "alice/step.err")
     done = cluster.srun("-e", "/home/alice/step.err", "--container-mounts=/no/such/source:/mnt", "true")
@@ -64,7 +67,7 @@ def an_error_goes_to_the_error_file_of_the_step(cluster):
 
 
 @test
-def an_error_goes_to_the_output_of_a_batch_job(cluster):
+def error_goes_to_the_output_of_a_batch_job(cluster):
     done = cluster.batch("#!/bin/sh\ntrue\n", f"--container-image={BASE}", "--container-mounts=/no/such/source:/mnt")
     equal(done.rc, 1, "exit code of the job", done)
     expect("spank-container: --container-mounts:" in done.out, "the output has no error line", done)
@@ -84,7 +87,7 @@ def tasks_of_one_node_see_each_others_files(cluster):
 
 
 @test
-def an_array_runs_every_task_in_its_container(cluster):
+def array_tasks_all_run_in_their_containers(cluster):
     import os
     job = cluster.submit(f"#!/bin/sh\n#SBATCH --container-image={BASE}\ntest -e /workspace/file && echo inside $SLURM_ARRAY_TASK_ID\n",
                          "--array=1-3", "-o", "/home/alice/array-%a.out")
@@ -96,14 +99,14 @@ def an_array_runs_every_task_in_its_container(cluster):
 
 
 @test
-def a_heterogeneous_job_runs_every_component_in_its_container(cluster):
+def heterogeneous_components_all_run_in_their_containers(cluster):
     done = cluster.run("srun", "-n1", f"--container-image={BASE}", "sh", "-c", "cat replaced; echo $SLURM_PROCID", ":",
                        "-n1", f"--container-image={BASE}", "sh", "-c", "cat replaced; echo $SLURM_PROCID")
     equal(sorted(done.good().split()), ["0", "1", "upper", "upper"], "output", done)
 
 
 @test
-def a_terminal_works(cluster):
+def terminal_works(cluster):
     import os
     argv = ["script", "-qec", f"{cluster.program_path} as alice srun --container-image={BASE} --pty bash -c 'tty; test -t 0 -a -t 1 && stty size'", "/dev/null"]
     done = subprocess.run(argv, env={**os.environ, "SPC_CLUSTER_DIR": cluster.state}, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True, timeout=20)
@@ -112,7 +115,7 @@ def a_terminal_works(cluster):
 
 
 @test
-def a_task_that_is_signalled_gets_the_signal(cluster):
+def signalled_task_gets_the_signal(cluster):
     running = cluster.start_srun("-J", "signalled", "bash", "-c", "trap 'echo caught; exit 5' USR1; echo up; while :; do sleep 0.05; done")
     running.await_text("up")
     cluster.run("scancel", "-s", "USR1", "-n", "signalled").good()
@@ -129,20 +132,20 @@ def memory_limits_hold_inside(cluster):
 
 
 @test
-def the_socket_of_pmi2_reaches_the_task(cluster):
+def pmi2_socket_reaches_the_task(cluster):
     out = cluster.srun("--mpi=pmi2", "-n2", "bash", "-c", "readlink /proc/self/fd/$PMI_FD; echo cmd=get_maxes >&$PMI_FD").good()
     equal(out.count("socket:"), 2, "tasks whose PMI_FD is a socket")
 
 
 @test
-def a_device_that_slurm_has_not_given_cannot_be_opened(cluster):
+def unallocated_device_cannot_be_opened(cluster):
     done = cluster.bash("for i in 0 1; do (: </dev/nvidia$i) 2>&1 | sed 's/.*: //'; done; echo $CUDA_VISIBLE_DEVICES", "--gres=gpu:1")
-    # No driver is there: an allowed one is "no such device", a forbidden one is not permitted.
+    # No driver exists: an allowed device gives "no such device", a forbidden one is not permitted.
     equal(done.good().splitlines(), ["No such device or address", "Operation not permitted", "0"], "what opening them says", done)
 
 
 @test
-def an_optional_task_prolog_runs_inside(cluster):
+def optional_task_prolog_runs_inside(cluster):
     import os
     path = os.path.join(cluster.home, "alice/prolog")
     with open(path, "w") as file:

@@ -1,4 +1,5 @@
-"""Steps of several components or nodes: each component in its own image, one line for what all nodes say."""
+"""Steps of several components or nodes: each component in its own image, and one line for the same
+message of all nodes."""
 import os
 import re
 from pathlib import Path
@@ -16,7 +17,7 @@ UNKNOWN = "--container-image=registry:5000/suites/base:nothing"
 
 
 def other_image(cluster):
-    """An image in which there is nothing but /probe."""
+    """Makes an image that contains only /probe."""
     return (f"--container-image={cluster.push(with_probe('het', []))}", "/probe")
 
 
@@ -34,12 +35,12 @@ def components_have_their_own_images(cluster):
 
 
 @test
-def components_have_their_own_images_without_any_exported_variable(cluster):
+def components_have_own_images_without_exported_variables(cluster):
     must_be_both(cluster.run("srun", "-n1", "--export=NONE", *IN_BASE, ":", "-n1", "--export=NONE", *other_image(cluster)))
 
 
 @test
-def a_component_without_image_stays_outside(cluster):
+def component_without_image_stays_outside(cluster):
     outside = ("sh", "-c", "test ! -e /workspace/replaced && grep -E 'CapPrm|NoNewPrivs' /proc/self/status && echo outside")
     for components in ((*outside, ":", "-n1", *IN_BASE), (*IN_BASE, ":", "-n1", *outside)):
         done = cluster.run("srun", "-n1", *components)
@@ -58,7 +59,7 @@ def components_have_their_own_mounts(cluster):
 
 
 @test
-def the_components_of_a_batch_job_have_their_own_images(cluster):
+def components_of_batch_job_have_their_own_images(cluster):
     base, other = " ".join(IN_BASE), " ".join(other_image(cluster))
     done = cluster.batch("#!/bin/sh\n#SBATCH -n1 -N1\n#SBATCH hetjob\n#SBATCH -n1 -N1\n"
                          f"srun --het-group=0 {base} : --het-group=1 {other}\n"
@@ -70,14 +71,14 @@ def the_components_of_a_batch_job_have_their_own_images(cluster):
 
 
 @test
-def what_srun_tells_the_nodes_does_not_reach_the_tasks(cluster):
+def srun_to_node_variables_do_not_reach_tasks(cluster):
     show = ("sh", "-c", "env | grep -c SLURM_SCONTAINER; true")
     done = cluster.run("srun", "-n1", f"--container-image={BASE}", *show, ":", "-n1", *show)
     equal(done.good().split(), ["0", "0"], "variables", done)
 
 
 @test
-def different_components_are_refused_where_slurm_keeps_them_together(cluster):
+def differing_components_are_refused_when_slurm_merges_them(cluster):
     different = ("-n1", f"--container-image={BASE}", ":", "-n1", "--container-image=other")
     in_a_usual_job = ("salloc", "-N2", "-n2", "srun", "-n1", *IN_BASE, ":", "-n1", *other_image(cluster))
     for command in (("sbatch", *different, "--wrap", "true"), ("salloc", *different, "true"), in_a_usual_job):
@@ -86,14 +87,15 @@ def different_components_are_refused_where_slurm_keeps_them_together(cluster):
 
 
 @test
-def a_user_who_says_himself_what_srun_tells_the_nodes_harms_nobody(cluster):
-    """--export gets past our side of srun. What is said there is refused by the tasks, or does nothing."""
+def forged_srun_to_node_variables_are_harmless(cluster):
+    """--export bypasses our side of srun. The tasks refuse such values, or they have no effect."""
     for value in ("junk", "0", "0;1", "0,container-image=%", "0,container-image=x;" * 2000, "9" * 5000):
         done = cluster.run("srun", "-N2", "-n4", f"--export=ALL,SLURM_SCONTAINER_COMPONENTS={value}", "true")
         equal(done.rc, 1, f"exit code with {value[:20]!r}", done)
         expect("the component of the heterogeneous step is ambiguous" in done.err, "no reason", done)
     for value in ("", "junk", "1:" + "f" * 32, "70000:" + "f" * 32, "x" * 9000):
-        image = UNKNOWN.replace("--container-image", "SCONTAINER_IMAGE")  # srun sees none, and listens to nobody
+        # srun sees no image and does not listen.
+        image = UNKNOWN.replace("--container-image", "SCONTAINER_IMAGE")
         done = cluster.run("srun", "-N2", f"--export=ALL,{image},SLURM_SCONTAINER_REPORT={value}", "true")
         equal((done.rc, len(done.errors())), (1, 2), f"exit code and error lines with {value[:20]!r}", done)
 
@@ -101,21 +103,21 @@ def a_user_who_says_himself_what_srun_tells_the_nodes_harms_nobody(cluster):
 # --- errors of several nodes -----------------------------------------------------------------------------------------
 
 @test
-def nodes_that_failed_alike_are_named_together(cluster):
+def nodes_with_equal_errors_are_named_together(cluster):
     done = cluster.run("srun", "-N2", "-n16", UNKNOWN, "true")
     equal((done.rc, len(done.errors())), (1, 1), "exit code and error lines", done)
     expect(done.errors()[0].startswith("node[01-02]: "), "the nodes are not named", done)
 
 
 @test
-def components_that_failed_alike_are_named_together(cluster):
+def components_with_equal_errors_are_named_together(cluster):
     done = cluster.run("srun", "-n1", UNKNOWN, "true", ":", "-n1", UNKNOWN, "true")
     equal((done.rc, len(done.errors())), (1, 1), "exit code and error lines", done)
     expect(done.errors()[0].startswith("node[01-02]: "), "the nodes are not named", done)
 
 
 @test
-def nodes_that_failed_differently_have_a_line_each(cluster):
+def nodes_with_different_errors_have_a_line_each(cluster):
     for node, name in (("node01", "file"), ("node02", "second")):
         cluster.root(node, "sh", "-c", f"mkdir -p /var/tmp/steps; echo >/var/tmp/steps/{name}")
     try:
@@ -130,22 +132,22 @@ def nodes_that_failed_differently_have_a_line_each(cluster):
 
 
 @test
-def an_error_on_one_node_has_no_name_before_it(cluster):
+def error_on_single_node_has_no_node_prefix(cluster):
     done = cluster.run("srun", "-N1", "-n4", UNKNOWN, "true")
     equal(len(done.errors()), 1, "error lines", done)
     expect(not done.errors()[0].startswith("node"), "there is a name", done)
 
 
 @test
-def every_node_says_its_error_when_asked_for_details(cluster):
+def errors_of_every_node_are_shown_with_verbose(cluster):
     done = cluster.run("srun", "-l", "-N2", "-n4", "--container-verbose", UNKNOWN, "true")
     lines = [line for line in done.err.splitlines() if re.match(r"\d: spank-container: (?!node).*nothing", line)]
     equal(len(lines), 2, "lines", done)
 
 
 @test
-def slurmstepd_has_no_child_that_ends_before_the_tasks(cluster):
-    """It would not look after its tasks for 0.1 s then."""
+def slurmstepd_children_end_after_the_tasks(cluster):
+    """Otherwise it would not monitor its tasks for 0.1 s."""
     name, layers = cluster.faulty.publish(with_probe("steps-leader", [("data", os.urandom(1 << 20))]))
     gate = cluster.faulty.hold(layers[0])
     step = cluster.start_srun("-w", "node01", "-n2", "/probe", image=name)

@@ -1,4 +1,5 @@
-"""--container-remap-root: root inside as far as packages and his own files go, the user everywhere else."""
+"""--container-remap-root: root inside for packages and the user's own files, the user everywhere
+else."""
 import functools
 import os
 import platform
@@ -40,7 +41,7 @@ def own_namespace(cluster):
 
 
 @test
-def the_user_is_root_inside_and_himself_outside(cluster):
+def user_is_root_inside_and_unchanged_outside(cluster):
     made = os.path.join(cluster.shared, "made-by-root")
     running = cluster.start_srun(REMAP, "-w", "node01", "--container-mounts=/home/shared:/mnt", "bash", "-euc",
                                  "id -u; id -g; echo $HOME $USER $LOGNAME; stat -c %u:%g /workspace/file /root /tmp; id -un; "
@@ -58,21 +59,21 @@ def the_user_is_root_inside_and_himself_outside(cluster):
 
 
 @test
-def the_images_passwd_survives(cluster):
+def image_passwd_survives(cluster):
     out = cluster.bash("cat /etc/passwd /etc/group", REMAP).good()
     for entry in ("root:*:0:0:root:/root:/bin/bash", "daemon:*:1:1:", "_apt:*:42:", "alice:x:2001:2001:", "rigteam:x:2100:"):
         expect(f"\n{entry}" in "\n" + out, f"{entry} is missing: {out}")
 
 
 @test
-def an_image_without_any_file_gets_a_root(cluster):
+def empty_image_gets_a_root_entry(cluster):
     out = cluster.srun(REMAP, "/probe", "/etc/passwd", "/etc/group", "/root", "/tmp", image=with_probe("bare", [])).good()
     for wanted in ("\nroot:x:0:0:", "\nroot:x:0:\n", "/root: mode 40755 uid 0", "/tmp: mode 41777 uid 0", "uid 0, in /"):
         expect(wanted in out, f"{wanted!r} is missing: {out}")
 
 
 @test
-def packages_whose_scripts_change_owners_install(cluster):
+def packages_with_chown_scripts_install(cluster):
     image = apt_image(cluster)
     done = cluster.bash("""
         export DEBIAN_FRONTEND=noninteractive
@@ -89,7 +90,7 @@ def packages_whose_scripts_change_owners_install(cluster):
         expect(trouble not in done.err + out, f"{trouble!r}", done)
 
 
-# Every faked call through every ABI of the machine; what the kernel would answer is EINVAL or EPERM.
+# Every faked call through every ABI of the machine. The kernel would answer EINVAL or EPERM.
 CALLS = r"""
 #include <stdio.h>
 #include <sys/stat.h>
@@ -143,7 +144,7 @@ int main(void) {
 
 
 @test
-def what_only_real_root_can_do_is_faked_through_every_abi(cluster):
+def privileged_calls_are_faked_through_every_abi(cluster):
     if platform.machine() != "x86_64":
         raise Skipped("the calls are those of x86_64")
     with tempfile.TemporaryDirectory() as directory:
@@ -158,8 +159,8 @@ def what_only_real_root_can_do_is_faked_through_every_abi(cluster):
 
 
 @test
-def mounts_can_neither_be_taken_away_nor_lose_a_flag(cluster):
-    # root of a user namespace may mount for himself; what was there before him is locked.
+def mounts_can_be_neither_removed_nor_lose_a_flag(cluster):
+    # root of a user namespace may mount privately. Earlier mounts are locked.
     remount = f"{MOUNT}none %s none {MS_REMOUNT_BIND} 0"
     for place in ("/", "/tmp", "/dev", "/mnt"):
         done = cluster.bash(remount % place, REMAP, "--container-mounts=/home/shared:/mnt:ro")
@@ -182,7 +183,7 @@ def root_inside_has_no_power_outside(cluster):
 
 
 @test
-def groups_of_the_user_still_give_access(cluster):
+def user_groups_still_give_access(cluster):
     shared_file(cluster, "for-the-team", 0, 2100, 0o040, "ours\n")
     shared_file(cluster, "not-for-the-team", 2002, 2100, 0o604, "not ours\n")
     done = cluster.bash("cat /mnt/for-the-team; ! setpriv --clear-groups cat /mnt/not-for-the-team", REMAP, "--container-mounts=/home/shared:/mnt")
@@ -190,7 +191,7 @@ def groups_of_the_user_still_give_access(cluster):
 
 
 @test
-def home_is_mounted_on_roots(cluster):
+def home_is_mounted_on_home_of_root(cluster):
     cluster.bash("touch ~/made-as-root; test -e /root/made-as-root; ! test -e /home/alice; pwd", REMAP, "--container-mount-home", "--container-workdir=/root").good("/root")
     path = os.path.join(cluster.home, "alice/made-as-root")
     equal(os.stat(path).st_uid, 2001, "owner of a file in the home directory")
@@ -199,7 +200,7 @@ def home_is_mounted_on_roots(cluster):
 
 @test
 def tasks_of_a_node_share_one_user_namespace(cluster):
-    # Reading another process's environment takes what ptrace, CMA and debuggers take.
+    # Reading another process's environment needs the same permission as ptrace, CMA and debuggers.
     out = cluster.bash("""
         echo $$ >/tmp/$SLURM_PROCID; until test -s /tmp/0 -a -s /tmp/1; do sleep 0.01; done
         tr '\\0' '\\n' </proc/$(cat /tmp/$((1 - SLURM_PROCID)))/environ | grep -c ^SLURM_PROCID=
@@ -211,7 +212,7 @@ def tasks_of_a_node_share_one_user_namespace(cluster):
 
 
 @test
-def no_remap_root_wins_over_the_twin_and_roots_job_needs_none(cluster):
+def no_remap_root_overrides_twin_and_root_job_needs_none(cluster):
     twin = ["SCONTAINER_REMAP_ROOT=1"]
     cluster.bash("id -u", env=twin).good("0")
     cluster.bash("id -u", "--no-container-remap-root", env=twin).good("2001")
@@ -220,14 +221,14 @@ def no_remap_root_wins_over_the_twin_and_roots_job_needs_none(cluster):
 
 
 @test
-def the_site_can_make_it_the_default(cluster):
+def remap_can_be_the_site_default(cluster):
     with Configured(cluster, "remap_root = true"):
         cluster.bash("id -u").good("0")
         cluster.bash("id -u", "--no-container-remap-root").good("2001")
 
 
 @test
-def it_goes_together_with_contained_and_private_containers(cluster):
+def remap_works_with_contained_and_private_containers(cluster):
     out = cluster.bash("touch ~/x; df --output=fstype ~ | tail -n 1; echo x >/etc/$SLURM_PROCID; ls -d /etc/[0-9]; id -u; readlink /proc/self/ns/user; sleep 0.2",
                        REMAP, "--container-contain", "--container-private", "-w", "node01", "-n2").good().split()
     equal((out.count("tmpfs"), out.count("0"), out.count("/etc/0"), out.count("/etc/1")), (2, 2, 1, 1), f"what two tasks print: {out}")
@@ -235,7 +236,7 @@ def it_goes_together_with_contained_and_private_containers(cluster):
 
 
 @test
-def killing_the_agent_or_the_step_leaves_nothing(cluster):
+def agent_or_step_killed_leaves_nothing(cluster):
     running = cluster.start_srun(REMAP, "-w", "node01", "-n2", "sh", "-c", "echo up; sleep 1; id -u")
     running.await_text("up")
     kill_all(cluster.processes("node01", "agent"))

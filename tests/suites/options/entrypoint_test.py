@@ -1,4 +1,5 @@
-"""--container-entrypoint: what images run before the command, and what it may change for the tasks."""
+"""--container-entrypoint: scripts that images run before the command, and changes that they may
+make for the tasks."""
 import functools
 import os
 import subprocess
@@ -10,13 +11,14 @@ from cluster import kill_all
 from command import await_true
 from images import Image, with_probe
 from harness import equal, expect, test
+from outcomes import outcome
 
 ON = ("-w", "node01", "--container-entrypoint")
 COUNT = "/home/shared/entrypoint-runs"
 
 
 def with_entrypoint(cluster, name, script, *arguments, **config):
-    """The base image with this script of sh as its entrypoint."""
+    """Makes the base image with this sh script as its entrypoint."""
     config = {"Entrypoint": ["/entry", *arguments], **config}
     return Image(f"suites/entry-{name}", [[("entry", f"#!/bin/sh\n{script}\n".encode())]], config, below=cluster.base_layout)
 
@@ -54,12 +56,12 @@ def static(source):
 
 
 def said(done):
-    """Our lines but those of a pull."""
-    return [line for line in done.messages() if not line.startswith("pulling ")]
+    """Returns this project's lines except those of a pull."""
+    return [line for line in done.messages() if not line.startswith(("pulling ", "pulled "))]
 
 
 class Configured:
-    """Lines at the beginning of config.toml for a while."""
+    """Temporary lines at the beginning of config.toml."""
 
     def __init__(self, cluster, *lines):
         self.path, self.lines = os.path.join(cluster.etc, "spank-container/config.toml"), lines
@@ -77,7 +79,7 @@ class Configured:
 
 
 @test
-def it_runs_on_request_once_on_each_node(cluster):
+def entrypoint_runs_once_per_node_on_request(cluster):
     count = counting(cluster)
     image = with_entrypoint(cluster, "count", f'echo run >>{COUNT}; export OF_ENTRY="two words" GREETER=entry; exec "$@"')
     options = ["-N2", "-n4", "--container-mounts=/home/shared"]
@@ -89,7 +91,7 @@ def it_runs_on_request_once_on_each_node(cluster):
 
 
 @test
-def it_runs_in_each_task_if_the_site_says_so(cluster):
+def entrypoint_runs_per_task_when_configured(cluster):
     count = counting(cluster)
     image = with_entrypoint(cluster, "count-tasks", f'echo run >>{COUNT}; export OF_ENTRY=$SLURM_PROCID; exec "$@"')
     with Configured(cluster, 'entrypoint = "task"'):
@@ -102,8 +104,8 @@ def it_runs_in_each_task_if_the_site_says_so(cluster):
 
 
 @test
-def a_task_that_alone_does_not_get_in_says_why(cluster):
-    """Not the first one, which else tells everybody's error."""
+def task_that_alone_fails_to_enter_reports_why(cluster):
+    """Not the first task, which otherwise reports the common error."""
     image = with_entrypoint(cluster, "only-third", 'test $SLURM_LOCALID != 2 || exit 7; exec "$@"')
     with Configured(cluster, 'entrypoint = "task"'):
         done = cluster.srun(*ON, "-n4", "echo", "in", image=image)
@@ -112,19 +114,19 @@ def a_task_that_alone_does_not_get_in_says_why(cluster):
 
 
 @test
-def each_private_container_has_its_own_run(cluster):
+def private_containers_run_the_entrypoint_each(cluster):
     image = with_entrypoint(cluster, "private", 'test ! -e /mine; touch /mine; exec "$@"')
     cluster.srun(*ON, "-n2", "--container-private", "sh", "-c", "ls /mine", image=image).good("/mine\n" * 2)
 
 
 @test
-def it_runs_as_root_of_the_container(cluster):
+def entrypoint_runs_as_root_of_the_container(cluster):
     image = with_entrypoint(cluster, "root", 'export WHO=$(id -u); chown 5 /entry; exec "$@"')
     cluster.srun(*ON, "-n2", "--container-remap-root", "sh", "-c", "echo $WHO", image=image).good("0\n" * 2)
 
 
 @test
-def verbose_says_how_long_it_took(cluster):
+def verbose_reports_entrypoint_duration(cluster):
     image = with_entrypoint(cluster, "timed", 'sleep 0.3; exec "$@"')
     done = cluster.srun(*ON, "--container-verbose", "true", image=image)
     timing = [line for line in said(done) if line.startswith("start ")]
@@ -133,21 +135,21 @@ def verbose_says_how_long_it_took(cluster):
 
 
 @test
-def what_is_of_one_task_stays_with_it(cluster):
+def task_specific_variables_stay_with_the_task(cluster):
     image = with_entrypoint(cluster, "ranks", 'export SEEN=${SLURM_PROCID-none}; exec "$@"')
     out = cluster.srun(*ON, "-n2", "sh", "-c", "echo $SEEN $SLURM_PROCID", image=image).good()
     equal(sorted(out.splitlines()), ["none 0", "none 1"], "output")
 
 
 @test
-def its_directory_counts_unless_another_is_chosen(cluster):
+def entrypoint_directory_is_used_unless_overridden(cluster):
     image = with_entrypoint(cluster, "cd", 'mkdir -p /made; cd /made; exec "$@"')
     cluster.srun(*ON, "-n2", "sh", "-c", "pwd; echo $PWD", image=image).good("/made\n" * 4)
     cluster.srun(*ON, "--container-workdir=/etc", "sh", "-c", "pwd; echo $PWD", image=image).good("/etc\n" * 2)
 
 
 @test
-def a_variable_that_it_unsets_goes_and_container_env_is_stronger(cluster):
+def entrypoint_unset_variable_is_removed_unless_container_env(cluster):
     image = with_entrypoint(cluster, "unset", 'unset GREETER OF_JOB KEPT; export MINE=entry; exec "$@"')
     options = [*ON, "--container-env=KEPT,MINE=1"]
     command = ["sh", "-c", "echo ${GREETER-unset} ${OF_JOB-unset} $KEPT $MINE"]
@@ -155,13 +157,13 @@ def a_variable_that_it_unsets_goes_and_container_env_is_stronger(cluster):
 
 
 @test
-def its_arguments_are_its_own_and_the_probes(cluster):
+def entrypoint_arguments_are_its_own_and_those_of_the_probe(cluster):
     image = with_entrypoint(cluster, "arguments", 'export FIRST="$1" COUNT=$#; shift; exec "$@"', "a b", Cmd=["/never", "run"])
     cluster.srun(*ON, "sh", "-c", "echo $FIRST $COUNT", image=image).good("a b 3")
 
 
 @test
-def one_that_does_not_execute_its_arguments_changes_nothing(cluster):
+def entrypoint_ignoring_its_arguments_changes_nothing(cluster):
     image = with_entrypoint(cluster, "ends", "export OF_ENTRY=1; cd /; echo unseen; exit 0")
     done = cluster.srun(*ON, "-n2", "sh", "-c", "echo ${OF_ENTRY-unset}; pwd", image=image)
     equal(sorted(done.good().split()), ["/workspace", "/workspace", "unset", "unset"], "output", done)
@@ -169,16 +171,17 @@ def one_that_does_not_execute_its_arguments_changes_nothing(cluster):
 
 
 @test
-def its_output_is_shown_on_request(cluster):
+def entrypoint_output_is_shown_on_request(cluster):
     image = with_entrypoint(cluster, "log", 'echo hello; printf "\\033[31mred" >&2; exec "$@"')
     done = cluster.srun(*ON, "-n3", "--container-entrypoint-log", "true", image=image)
     done.good("")
     equal(said(done), ["entrypoint: hello", "entrypoint: \\x1b[31mred"], "messages", done)
-    equal(cluster.srun(*ON, "true", image=image).err, "", "messages without the option")
+    equal(cluster.srun(*ON, "-n1", "true", image=image).err, "", "messages without the option")
 
 
 @test
-def one_that_fails_is_told_once_with_what_it_said(cluster):
+@outcome(76, "refused", "entrypoint that cannot be run")
+def failing_entrypoint_is_reported_once_with_its_output(cluster):
     image = with_entrypoint(cluster, "fails", "seq 30; echo no licence; exit 3")
     done = cluster.srun(*ON, "-n4", "true", image=image)
     equal(done.rc, 1, "exit code", done)
@@ -197,7 +200,8 @@ def refusal_of(cluster, name, entrypoint, *entries):
 
 
 @test
-def one_that_cannot_be_executed_is_named_with_the_reason(cluster):
+@outcome(76, "refused", "entrypoint that cannot be run")
+def unexecutable_entrypoint_is_named_with_reason(cluster):
     start = 'run the image\'s entrypoint "'
     text = refusal_of(cluster, "missing", ["not-there"])
     expect(text.startswith(start + 'not-there": no such file or directory (hint: '), f"missing: {text}")
@@ -212,7 +216,7 @@ def one_that_cannot_be_executed_is_named_with_the_reason(cluster):
 
 
 @test
-def a_site_can_have_the_output_of_all_entrypoints_printed(cluster):
+def entrypoint_output_is_printed_when_site_configures_it(cluster):
     image = with_entrypoint(cluster, "talks", 'echo ready; exec "$@"')
     equal(cluster.srun(*ON, "-n1", "true", image=image).errors(), [], "without the key")
     with Configured(cluster, "entrypoint_log = true"):
@@ -220,7 +224,8 @@ def a_site_can_have_the_output_of_all_entrypoints_printed(cluster):
 
 
 @test
-def one_that_does_not_end_is_ended_with_all_it_has_started(cluster):
+@outcome(76, "refused", "entrypoint that cannot be run")
+def hanging_entrypoint_is_ended_with_its_processes(cluster):
     image = with_entrypoint(cluster, "endless", "setsid sleep 555 & echo waiting for a server; sleep 556")
     with Configured(cluster, "entrypoint_timeout = 1"):
         done = cluster.srun(*ON, "-n2", "true", image=image)
@@ -230,7 +235,7 @@ def one_that_does_not_end_is_ended_with_all_it_has_started(cluster):
 
 
 @test
-def one_that_fails_leaves_nothing_it_has_started(cluster):
+def failing_entrypoint_leaves_none_of_its_processes(cluster):
     image = with_entrypoint(cluster, "children", "(trap '' HUP TERM; setsid sleep 555 & sleep 556) & exit 4")
     done = cluster.srun(*ON, "-n2", "--kill-on-bad-exit=0", "true", image=image)
     equal(done.rc, 1, "exit code", done)
@@ -238,7 +243,7 @@ def one_that_fails_leaves_nothing_it_has_started(cluster):
 
 
 @test
-def what_it_has_started_lives_as_long_as_the_step(cluster):
+def entrypoint_processes_live_as_long_as_the_step(cluster):
     script = '(while echo tick; do sleep 0.05; done) & echo $! >/server; exec "$@"'
     image = with_entrypoint(cluster, "server", script)
     begin = time.monotonic()
@@ -248,7 +253,7 @@ def what_it_has_started_lives_as_long_as_the_step(cluster):
 
 
 def sleepers(cluster):
-    """What the hanging entrypoint has started; Slurm has a sleep of its own in each job."""
+    """Returns the processes of the hanging entrypoint. Slurm has its own sleep in each job."""
     return [pid for pid in cluster.processes("node01", "sleep") if b"\x0055" in open(f"/proc/{pid}/cmdline", "rb").read()]
 
 
@@ -259,7 +264,7 @@ def start_hanging(cluster, name):
 
 
 @test
-def scancel_ends_it_at_once(cluster):
+def scancel_ends_the_entrypoint_at_once(cluster):
     step = start_hanging(cluster, "entry-cancel")
     cluster.run("scancel", "-n", "entry-cancel").good()
     expect(step.end(15).rc != 0, "the cancelled step succeeded")
@@ -267,7 +272,7 @@ def scancel_ends_it_at_once(cluster):
 
 
 @test
-def a_supervisor_or_task_that_is_killed_leaves_nothing_and_nobody_waiting(cluster):
+def entrypoint_supervisor_or_task_killed_leaves_no_waiter(cluster):
     step = start_hanging(cluster, "entry-kill")
     kill_all(sleepers(cluster))
     done = step.end(15)
@@ -282,7 +287,7 @@ def a_supervisor_or_task_that_is_killed_leaves_nothing_and_nobody_waiting(cluste
 
 
 @test
-def an_image_without_a_shell_can_have_one(cluster):
+def entrypoint_works_in_image_without_shell(cluster):
     image = with_probe("entry-static", [("wrap", static(WRAP)), ("there", None)], Entrypoint=["/wrap"])
     done = cluster.srun(*ON, "--container-entrypoint-log", "/probe", "/wrap", image=image)
     expect(done.good().endswith("in /there"), "not in its directory", done)
@@ -292,7 +297,7 @@ def an_image_without_a_shell_can_have_one(cluster):
 
 
 @test
-def the_script_of_enroots_squashfs_is_one(cluster):
+def enroot_squashfs_script_runs_as_entrypoint(cluster):
     root = local_files.tree(cluster)
     here, there = local_files.shared(cluster, "entry.sqsh")
     before = open(f"{root}/etc/rc").read()
@@ -305,16 +310,30 @@ def the_script_of_enroots_squashfs_is_one(cluster):
 
 
 @test
-def an_image_without_one_runs_as_without_the_option(cluster):
+def image_without_entrypoint_runs_as_without_the_option(cluster):
     done = cluster.srun(*ON, "-n2", "cat", "replaced")
     done.good("upper\n" * 2)
     equal(done.err, "", "messages", done)
 
 
 @test
-def it_is_explained(cluster):
+def entrypoint_is_explained(cluster):
     image = with_entrypoint(cluster, "explained", 'exec "$@"', "x y")
-    done = cluster.srun("--container-explain", "--container-entrypoint", "true", image=image)
+    done = cluster.srun("--container-explain=all", "--container-entrypoint", "true", image=image)
     expect(any(line.startswith("entrypoint:") and line.endswith('"/entry" "x y", once per node') for line in done.messages()), "not told", done)
-    done = cluster.srun("--container-explain", "true", image=image)
+    done = cluster.srun("--container-explain=all", "true", image=image)
     expect(any(line.startswith("entrypoint:") and line.endswith('"/entry" "x y", not run') for line in done.messages()), "not told", done)
+
+
+@test
+def entrypoint_and_command_of_one_empty_word_are_none(cluster):
+    image = Image("suites/entry-blank", [[("of-blank", b"")]], {"Entrypoint": [""], "Cmd": [""]}, below=cluster.base_layout)
+    for options in (ON, (*ON, "--container-entrypoint-log"), (*ON, "--container-private")):
+        done = cluster.srun(*options, "sh", "-c", "ls /of-blank", image=image)
+        equal((done.good(), said(done)), ("/of-blank", []), "output and messages", done)
+    with Configured(cluster, 'entrypoint = "task"'):
+        cluster.srun("-n2", "ls", "/of-blank", image=image).good("/of-blank\n/of-blank")
+    explained = "\n".join(cluster.srun(*ON, "--container-explain", "true", image=image).messages())
+    expect("entrypoint" not in explained.replace("--container-entrypoint", "").replace("entry-blank", "") and "image's cmd" not in explained, "it is explained as a program: " + explained)
+    odd = Image("suites/entry-odd", [[("of-odd", b"")]], {"Entrypoint": ["", "x"]}, below=cluster.base_layout)
+    expect(cluster.srun(*ON, "true", image=odd).rc != 0, "an entrypoint whose program is empty is ignored")

@@ -1,8 +1,9 @@
-"""The environment of a task, and who the user is inside."""
+"""The environment of a task, and the user's identity inside."""
 import os
 
 from images import Image
 from harness import equal, expect, test
+from outcomes import outcome
 
 QUICK = True
 
@@ -12,35 +13,35 @@ def variable(cluster, name, *options, env=(), image="base", **how):
 
 
 @test
-def the_images_variables_arrive(cluster):
+def image_variables_are_set(cluster):
     equal(variable(cluster, "IMAGE_ONLY"), "from the image", "IMAGE_ONLY")
     cluster.bash("test \"${EMPTY-unset}\" = ''").good()
 
 
 @test
-def the_jobs_variables_arrive(cluster):
+def job_variables_are_set(cluster):
     equal(variable(cluster, "OF_THE_JOB", env=["OF_THE_JOB=two words"]), "two words", "OF_THE_JOB")
 
 
 @test
-def the_image_wins_where_both_set_a_variable(cluster):
+def image_variable_overrides_job_variable(cluster):
     equal(variable(cluster, "GREETER", env=["GREETER=job"]), "base", "GREETER")
     equal(variable(cluster, "PATH", env=["PATH=/usr/bin:/bin:/of/the/job"]), "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "PATH")
 
 
 @test
-def container_env_lets_the_job_win(cluster):
+def container_env_makes_job_variable_win(cluster):
     equal(variable(cluster, "GREETER", "--container-env=GREETER,OTHER", env=["GREETER=job"]), "job", "GREETER")
     equal(variable(cluster, "GREETER", "--container-env=A", "--container-env=GREETER", env=["GREETER=job"]), "job", "GREETER of a second option")
 
 
 @test
-def container_env_of_a_variable_the_job_has_not_changes_nothing(cluster):
+def container_env_of_unset_variable_changes_nothing(cluster):
     equal(variable(cluster, "GREETER", "--container-env=GREETER"), "base", "GREETER")
 
 
 @test
-def container_env_takes_patterns(cluster):
+def container_env_accepts_patterns(cluster):
     equal(variable(cluster, "GREETER", "--container-env=OTHER,GR??T*", env=["GREETER=job"]), "job", "GREETER")
 
 
@@ -53,8 +54,8 @@ def container_env_sets_variables(cluster):
 
 
 @test
-def a_file_of_variables_is_read_on_the_host(cluster):
-    """By each task, wherever its container is: the file is not in there."""
+def variable_file_is_read_on_the_host(cluster):
+    """Each task reads it independently of its container, which does not have the file."""
     with open(os.path.join(cluster.shared, "some.env"), "w") as file:
         file.write("# a comment\nFROM_FILE=two  words \nGREETER\nBOTH=of the file\nPATH=/bin:/usr/bin\n")
     show = ("sh", "-c", 'echo "$FROM_FILE|$GREETER|$BOTH"')
@@ -75,20 +76,32 @@ def a_file_of_variables_is_read_on_the_host(cluster):
 
 
 @test
-def locale_variables_of_the_job_are_dropped(cluster):
+def unset_variables_are_not_given_to_tasks(cluster):
+    show = ("sh", "-c", 'echo "${CONDA_A-unset} ${MINE-unset} ${OTHER-unset}"')
+    given = ["CONDA_A=1", "MINE=job", "OTHER=job"]
+    cluster.srun("--container-unsetenv=CONDA_*,MINE", "--container-unsetenv=OTHER", "--container-env=MINE=option", *show,
+                 env=given).good("unset option unset")
+    cluster.run("srun", f"--container-image={cluster.name_of('base')}", *show, env=["SCONTAINER_UNSETENV=OTHER", *given]).good(
+        "1 job unset")
+    done = cluster.srun("--container-unsetenv=A=1", "true")
+    expect(done.rc == 1 and '--container-unsetenv: invalid format: "A=1"' in done.err, "a value is not refused", done)
+
+
+@test
+def job_locale_variables_are_dropped(cluster):
     given = ["LANG=de_DE.UTF-8", "LANGUAGE=de", "LC_ALL=C.UTF-8"]
     cluster.bash("echo ${LANG-unset} ${LANGUAGE-unset} ${LC_ALL-unset}", env=given).good("unset unset unset")
     equal(variable(cluster, "LANG", "--container-env=LANG", env=given), "de_DE.UTF-8", "LANG that is asked for")
 
 
 @test
-def a_locale_of_the_image_is_kept(cluster):
+def image_locale_is_kept(cluster):
     image = Image("suites/locale", [[("marker", b"")]], {"Env": ["LANG=C.UTF-8", "PATH=/usr/bin:/bin"]}, below=cluster.base_layout)
     equal(variable(cluster, "LANG", env=["LANG=de_DE.UTF-8"], image=image), "C.UTF-8", "LANG")
 
 
 @test
-def language_of_the_job_is_dropped_with_every_category(cluster):
+def job_language_is_dropped_with_every_category(cluster):
     given = ["LC_CTYPE=UTF-8", "LC_TIME=de_DE", "LC_MESSAGES=de_DE"]
     cluster.bash("env | grep -c ^LC_ || true", env=given).good("0")
     equal(variable(cluster, "LC_CTYPE", "--container-env=LC_CTYPE", env=given), "UTF-8", "LC_CTYPE that is asked for")
@@ -106,7 +119,7 @@ OF_ANOTHER_LAUNCH = ("RANK=0", "WORLD_SIZE=1", "LOCAL_RANK=0", "MASTER_ADDR=loca
 
 
 @test
-def user_of_the_image_does_not_count(cluster):
+def image_user_variable_is_ignored(cluster):
     image = image_with(cluster, "of-a-user", *OF_ANOTHER_USER)
     show = ("bash", "-c", "echo $HOME $USER $LOGNAME $SHELL $PWD ~")
     mine = "/home/alice alice alice /bin/bash /workspace /home/alice"
@@ -122,7 +135,7 @@ def user_of_the_image_does_not_count(cluster):
 
 
 @test
-def slurm_variables_of_the_image_do_not_count(cluster):
+def image_slurm_variables_are_ignored(cluster):
     image = image_with(cluster, "of-a-step", *OF_ANOTHER_STEP)
     show = ("sh", "-c", "echo $SLURM_PROCID $SLURM_STEP_NODELIST ${SLURM_OF_NONE-} $SLURMD_NODENAME ${PMI_RANK-} ${PMIX_RANK-} ${OMPI_COMM_WORLD_RANK-} $OMPI_MCA_btl; test $SLURM_JOB_ID != 999")
     out = cluster.srun("-n2", "-w", "node01", *show, image=image).good()
@@ -134,7 +147,7 @@ def slurm_variables_of_the_image_do_not_count(cluster):
 
 
 @test
-def launch_variables_of_the_image_do_not_count_for_several_tasks(cluster):
+def image_launch_variables_are_ignored_for_several_tasks(cluster):
     image = image_with(cluster, "of-a-launch", *OF_ANOTHER_LAUNCH)
     show = ("sh", "-c", "echo ${RANK-} ${WORLD_SIZE-} ${LOCAL_RANK-} ${MASTER_ADDR-} ${MASTER_PORT-}")
     port = lambda line: 61000 <= int(line.split()[4]) <= 65535
@@ -150,7 +163,7 @@ def launch_variables_of_the_image_do_not_count_for_several_tasks(cluster):
 
 
 @test
-def gpu_variables_of_the_job_count(cluster):
+def job_gpu_variables_are_kept(cluster):
     image = image_with(cluster, "of-a-gpu", "CUDA_VISIBLE_DEVICES=7", "ROCR_VISIBLE_DEVICES=7", "GPU_DEVICE_ORDINAL=7", "ZE_AFFINITY_MASK=7")
     show = ("sh", "-c", "echo $CUDA_VISIBLE_DEVICES $GPU_DEVICE_ORDINAL")
     outside = cluster.run("srun", "--gres=gpu:2", *show).good()
@@ -161,9 +174,9 @@ def gpu_variables_of_the_job_count(cluster):
 
 
 @test
-def explain_says_which_class_a_value_has(cluster):
+def explain_reports_variable_classes(cluster):
     image = image_with(cluster, "of-all", *OF_ANOTHER_USER, *OF_ANOTHER_STEP, *OF_ANOTHER_LAUNCH)
-    done = cluster.srun("-n2", "-w", "node01", "--container-explain", "--container-env=LOCAL_RANK=4", "true", image=image, env=["MASTER_PORT=1234"])
+    done = cluster.srun("-n2", "-w", "node01", "--container-explain=all", "--container-env=LOCAL_RANK=4", "true", image=image, env=["MASTER_PORT=1234"])
     said = {line.split(":", 1)[1].split("=")[0].strip(): line.rpartition("(")[2].rstrip(")") for line in done.messages() if line.startswith("variable:")}
     wanted = {"HOME": "user, not the image's", "SLURM_PROCID": "slurm, not the image's", "SLURM_JOB_UID": "slurm", "RANK": "hook",
               "MASTER_PORT": "launch, not the image's", "LOCAL_RANK": "--container-env, not the image's", "OMPI_MCA_btl": "image"}
@@ -171,53 +184,56 @@ def explain_says_which_class_a_value_has(cluster):
 
 
 @test
-def who_the_user_is_comes_from_the_node(cluster):
+def user_identity_is_taken_from_the_node(cluster):
     cluster.bash("echo $HOME $USER $LOGNAME $SHELL").good("/home/alice alice alice /bin/bash")
 
 
 @test
-def an_image_without_path_gets_the_usual_one(cluster):
+def image_without_path_gets_the_default_path(cluster):
     image = Image("suites/no-path", [[("marker", b"")]], {"Env": []}, below=cluster.base_layout)
     equal(variable(cluster, "PATH", image=image), "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "PATH")
 
 
 @test
-def ranks_are_set_for_an_image_with_pytorch(cluster):
+def pytorch_image_gets_rank_variables(cluster):
     image = Image("suites/torch-env", [[("marker", b"")]], {"Env": ["PYTORCH_VERSION=2", "PATH=/usr/bin:/bin"]}, below=cluster.base_layout)
     out = cluster.srun("-N2", "--ntasks-per-node=2", "sh", "-c", "echo $RANK $LOCAL_RANK", image=image).good()
     equal(sorted(out.splitlines()), ["0 0", "1 1", "2 0", "3 1"], "RANK and LOCAL_RANK")
 
 
 @test
-def ranks_are_not_set_for_other_images(cluster):
+def other_images_get_no_rank_variables(cluster):
     equal(variable(cluster, "RANK"), "unset", "RANK")
 
 
 @test
-def slurms_variables_are_those_of_each_task(cluster):
+def slurm_variables_are_per_task(cluster):
     out = cluster.srun("-n3", "sh", "-c", "echo $SLURM_PROCID $SLURM_LOCALID $SLURM_NTASKS").good()
     equal(sorted(out.splitlines()), ["0 0 3", "1 1 3", "2 2 3"], "variables")
 
 
 @test
-def a_variable_with_newlines_and_equals_signs_survives(cluster):
+@outcome(72, "accepted", "Env malformed, huge, of 5000 entries")
+def variable_with_newlines_and_equals_signs_survives(cluster):
     cluster.bash("printf %s \"$ODD\" | od -An -c | tr -d ' \\n'", env=["ODD=a=b\nc\"$x'"]).good("a=b\\nc\"$x'")
 
 
 @test
-def a_thousand_variables_survive(cluster):
+def thousand_variables_survive(cluster):
     many = [f"MANY_{number}={'x' * 50}" for number in range(1000)]
     cluster.bash("env | grep -c ^MANY_", env=many).good("1000")
 
 
 @test
-def the_user_has_his_own_ids_and_groups_with_their_names(cluster):
+@outcome(74, "accepted", "User odd or out of range")
+def user_has_own_ids_and_group_names(cluster):
     cluster.srun("id").good("uid=2001(alice) gid=2001(alice) groups=2001(alice),2100(rigteam)")
     cluster.srun("id", user="bob").good("uid=2002(bob) gid=2002(bob) groups=2002(bob),2100(rigteam)")
 
 
 @test
-def a_user_without_passwd_entry_on_the_node_can_work(cluster):
+@outcome(154, "accepted", "/tmp, /run, home full or absent", untested="nothing is written to /tmp; a full /run")
+def user_without_passwd_entry_on_the_node_can_work(cluster):
     done = cluster.srun("bash", "-c", "id -u; test -d \"$HOME\" && echo home; touch /new && stat -c %u /new", user="carol")
     equal(done.good().splitlines()[0], "2003", "user", done)
     expect("2003" in done.out.splitlines()[-1], "a new file does not belong to her", done)

@@ -1,10 +1,11 @@
-"""What a user gets for a mistake: one line that names the item, the cause and the cure; exit code 1; an idle node; and
-nothing left behind. The lines are in golden/errors.txt."""
+"""Errors of users: one line that names the item, the cause and the cure, exit code 1, an idle node
+and no leftovers. The lines are in golden/errors.txt."""
 import os
 
 from functools import partial
 from images import with_probe
 from harness import GOLDEN, Golden, add, equal, expect, same_as_golden, test
+from outcomes import outcome
 
 QUICK = True
 
@@ -13,13 +14,13 @@ IMAGE = f"--container-image={BASE}"
 
 
 def answered(golden, done, lines=1):
-    """One line (per node) and exit code 1."""
+    """Checks for one line (per node) and exit code 1."""
     equal((done.rc, len(done.errors())), (1, lines), "exit code and error lines", done)
     same_as_golden(golden, "".join(line + "\n" for line in sorted(set(done.errors()))), done)
 
 
 def refused(cluster, golden, done, lines=1):
-    """So answered, with the nodes in order and nothing left of the step."""
+    """Checks the answer, that the nodes are in service and that the step left nothing behind."""
     answered(golden, done, lines)
     cluster.must_be_quiet(within=2)
     cluster.await_idle(3)
@@ -28,40 +29,54 @@ def refused(cluster, golden, done, lines=1):
 # --- at submission, before anything runs -----------------------------------------------------------------------------
 
 EARLY = {
-    "a_pull_policy_that_is_none": ["--container-image=registry:5000/suites/base:1", "--container-pull=sometimes"],
-    "an_image_name_with_upper_case": ["--container-image=registry:5000/Suites/base:1"],
-    "an_image_name_with_an_empty_tag": ["--container-image=registry:5000/suites/base:"],
-    "an_image_name_with_a_space": ["--container-image=a b"],
-    "an_image_name_with_a_strange_scheme": ["--container-image=ftp://registry/base"],
-    "an_image_name_that_is_a_url": ["--container-image=http://registry:5000/suites/base"],
-    "an_image_name_with_a_bad_digest": ["--container-image=registry:5000/suites/base@sha256:123"],
-    "an_image_name_with_a_bad_port": ["--container-image=registry:99999/suites/base"],
-    "an_image_name_with_a_password": ["--container-image=alice:secret@registry:5000/suites/base"],
-    "an_image_file_named_without_its_path": ["--container-image=image.sqsh"],
-    "an_image_layout_without_its_path": ["--container-image=oci:"],
-    "an_empty_image_name": ["--container-image="],
-    "a_mount_with_an_unknown_flag": [IMAGE, "--container-mounts=/home/shared:/mnt:rp"],
-    "a_mount_with_an_empty_source": [IMAGE, "--container-mounts=:/mnt"],
-    "a_mount_with_an_empty_target": [IMAGE, "--container-mounts=/home/shared:"],
-    "a_mount_with_too_many_parts": [IMAGE, "--container-mounts=/home/shared:/mnt:ro:x"],
-    "a_mount_whose_source_is_no_path": [IMAGE, "--container-mounts=data:/mnt"],
-    "a_mount_whose_target_is_no_path": [IMAGE, "--container-mounts=/home/shared:mnt"],
-    "a_mount_on_the_root": [IMAGE, "--container-mounts=/home/shared:/"],
-    "an_unmount_of_the_root": [IMAGE, "--container-mounts=umount:/x/.."],
-    "a_tmpfs_without_a_target": [IMAGE, "--container-mounts=tmpfs"],
-    "a_tmpfs_of_a_size_that_is_none": [IMAGE, "--container-mounts=tmpfs:/mnt:size=8GiB"],
-    "a_tmpfs_of_more_than_any_machine": [IMAGE, "--container-mounts=tmpfs:/mnt:size=18446744073709551617"],
-    "a_mount_with_half_a_quote": [IMAGE, "--container-mounts=\"/home/shared:/mnt"],
-    "a_mount_that_is_to_be_moved": [IMAGE, "--container-mounts=/home/shared:/mnt:x-move"],
-    "a_list_of_variables_with_an_empty_name": [IMAGE, "--container-env=A,,B"],
-    "a_pattern_with_a_value": [IMAGE, "--container-env=A*=b"],
-    "an_empty_work_directory": [IMAGE, "--container-workdir="],
-    "a_save_path_that_is_a_directory": [IMAGE, "--container-save=/home/shared/"],
-    "writable_and_read_only_together": [IMAGE, "--container-writable", "--container-readonly"],
-    "a_size_that_is_none": [IMAGE, "--container-tmpfs-size=lots"],
-    "home_in_a_contained_container": [IMAGE, "--container-contain", "--container-mount-home"],
-    "a_mount_in_proc": [IMAGE, "--container-mounts=/home/shared:/proc/made"],
-    "private_containers_with_a_name": [IMAGE, "--container-private", "--container-name=x"],
+    "unknown_pull_policy": ["--container-image=registry:5000/suites/base:1", "--container-pull=sometimes"],
+    # outcome 2 refused: repository with upper case, empty component, leading -
+    "image_name_with_upper_case": ["--container-image=registry:5000/Suites/base:1"],
+    # outcome 3 refused: tag too long, with / or blank
+    "image_name_with_empty_tag": ["--container-image=registry:5000/suites/base:"],
+    "image_name_with_space": ["--container-image=a b"],
+    "image_name_with_unknown_scheme": ["--container-image=ftp://registry/base"],
+    # outcome 10 refused: schemes without permission
+    "image_name_as_url": ["--container-image=http://registry:5000/suites/base"],
+    # outcome 4 refused: digest of wrong length, case, algorithm
+    "image_name_with_bad_digest": ["--container-image=registry:5000/suites/base@sha256:123"],
+    # outcome 6 refused: ports 0, 70000, abc; IPv6 is accepted
+    "image_name_with_bad_port": ["--container-image=registry:99999/suites/base"],
+    # outcome 7 refused: password in a reference
+    "image_name_with_password": ["--container-image=alice:secret@registry:5000/suites/base"],
+    "image_file_without_path": ["--container-image=image.sqsh"],
+    "image_layout_without_path": ["--container-image=oci:"],
+    # outcome 1 refused: empty image option; option twice
+    "empty_image_name": ["--container-image="],
+    # outcome 12 refused: mounts that cannot be meant; the others round-trip
+    "mount_with_unknown_flag": [IMAGE, "--container-mounts=/home/shared:/mnt:rp"],
+    "mount_with_empty_source": [IMAGE, "--container-mounts=:/mnt"],
+    "mount_with_empty_target": [IMAGE, "--container-mounts=/home/shared:"],
+    "mount_with_too_many_parts": [IMAGE, "--container-mounts=/home/shared:/mnt:ro:x"],
+    "mount_with_relative_source": [IMAGE, "--container-mounts=data:/mnt"],
+    "mount_with_relative_target": [IMAGE, "--container-mounts=/home/shared:mnt"],
+    # outcome 12 refused: mounts that cannot be meant; the others round-trip
+    "mount_on_the_root": [IMAGE, "--container-mounts=/home/shared:/"],
+    # outcome 12 refused: mounts that cannot be meant; the others round-trip
+    "unmount_of_the_root": [IMAGE, "--container-mounts=umount:/x/.."],
+    "tmpfs_without_target": [IMAGE, "--container-mounts=tmpfs"],
+    "tmpfs_with_invalid_size": [IMAGE, "--container-mounts=tmpfs:/mnt:size=8GiB"],
+    # outcome 12 refused: mounts that cannot be meant; the others round-trip
+    "tmpfs_larger_than_any_machine": [IMAGE, "--container-mounts=tmpfs:/mnt:size=18446744073709551617"],
+    # outcome 12 refused: mounts that cannot be meant; the others round-trip
+    "mount_with_unbalanced_quote": [IMAGE, "--container-mounts=\"/home/shared:/mnt"],
+    "mount_with_x_move_flag": [IMAGE, "--container-mounts=/home/shared:/mnt:x-move"],
+    "variable_list_with_empty_name": [IMAGE, "--container-env=A,,B"],
+    # outcome 13 refused: variable's name with =, newline, leading digit
+    "variable_pattern_with_value": [IMAGE, "--container-env=A*=b"],
+    "empty_work_directory": [IMAGE, "--container-workdir="],
+    # outcome 16 refused: save path of every wrong form
+    "save_path_that_is_a_directory": [IMAGE, "--container-save=/home/shared/"],
+    "writable_and_readonly_together": [IMAGE, "--container-writable", "--container-readonly"],
+    "invalid_writable_size": [IMAGE, "--container-tmpfs-size=lots"],
+    "home_in_contained_container": [IMAGE, "--container-contain", "--container-mount-home"],
+    "mount_in_proc": [IMAGE, "--container-mounts=/home/shared:/proc/made"],
+    "private_container_with_name": [IMAGE, "--container-private", "--container-name=x"],
     "home_and_no_home_together": [IMAGE, "--container-mount-home", "--no-container-mount-home"],
 }
 
@@ -74,21 +89,23 @@ def refused_early(title, options, cluster):
 
 
 for title, options in EARLY.items():
-    add(__name__, f"{title}_is_refused_before_submission", partial(refused_early, title, options))
+    add(__name__, f"{title}_is_refused_at_submission", partial(refused_early, title, options))
 
 
 @test
-def a_twin_that_is_not_a_boolean_is_refused_before_submission(cluster):
-    answered("a_twin_that_is_not_a_boolean", cluster.run("srun", IMAGE, "true", env=["SCONTAINER_READONLY=maybe"]))
+@outcome(14, "refused", "hostile option variables")
+def twin_not_boolean_is_refused_at_submission(cluster):
+    answered("twin_not_boolean", cluster.run("srun", IMAGE, "true", env=["SCONTAINER_READONLY=maybe"]))
 
 
 @test
-def a_twin_with_a_bad_image_is_refused_before_submission(cluster):
-    answered("a_twin_with_a_bad_image", cluster.run("srun", "true", env=["PYXIS_CONTAINER_IMAGE=Bad"]))
+@outcome(14, "refused", "hostile option variables")
+def twin_with_bad_image_is_refused_at_submission(cluster):
+    answered("twin_with_bad_image", cluster.run("srun", "true", env=["PYXIS_CONTAINER_IMAGE=Bad"]))
 
 
 @test
-def salloc_refuses_a_bad_image_before_submission(cluster):
+def salloc_with_bad_image_is_refused_at_submission(cluster):
     done = cluster.run("salloc", "--container-image=Bad", "true")
     expect(done.rc == 1 and len(done.errors()) == 1, "not refused with one line", done)
 
@@ -96,23 +113,28 @@ def salloc_refuses_a_bad_image_before_submission(cluster):
 # --- on the nodes ----------------------------------------------------------------------------------------------------
 
 LATE = {
-    "an_unknown_repository": ["--container-image=registry:5000/suites/nothing:1"],
-    "an_unknown_tag": ["--container-image=registry:5000/suites/base:nothing"],
-    "an_unknown_digest": ["--container-image=registry:5000/suites/base@sha256:" + "0" * 64],
-    "an_unknown_registry": ["--container-image=registry.invalid/suites/base:1"],
-    "a_port_where_nobody_listens": ["--container-image=registry:5999/suites/base:1"],
-    "a_registry_that_wants_a_password": ["--container-image=registry:5001/suites/base:1"],
-    "a_registry_that_speaks_no_tls": ["--container-image=head:5000/suites/base:1"],
-    "a_registry_whose_certificate_is_unknown": ["--container-image=head:5443/suites/base:1"],
-    "a_mount_whose_source_is_missing": [IMAGE, "--container-mounts=/no/such/source:/mnt"],
-    "a_mount_whose_source_is_shut": [IMAGE, "--container-mounts=/home/bob/private:/mnt"],
-    "a_directory_mounted_on_a_file": [IMAGE, "--container-mounts=/home/shared:/etc/issue"],
-    "a_file_mounted_on_a_directory": [IMAGE, "--container-mounts=/etc/hosts:/etc"],
-    "an_unmount_of_what_is_not_mounted": [IMAGE, "--container-mounts=umount:/home"],
-    "a_file_mounted_where_a_directory_is_asked_for": [IMAGE, "--container-mounts=/etc/hosts:/mnt/x:x-create=dir"],
-    "a_mount_in_sys": [IMAGE, "--container-mounts=/home/shared:/sys/made"],
-    "a_work_directory_that_is_missing": [IMAGE, "--container-workdir=/no/such/directory"],
-    "a_work_directory_that_is_a_file": [IMAGE, "--container-workdir=/etc/issue"],
+    "unknown_repository": ["--container-image=registry:5000/suites/nothing:1"],
+    "unknown_tag": ["--container-image=registry:5000/suites/base:nothing"],
+    "unknown_digest": ["--container-image=registry:5000/suites/base@sha256:" + "0" * 64],
+    # outcome 18 refused: no such host, refused connection, no route
+    "unknown_registry": ["--container-image=registry.invalid/suites/base:1"],
+    # outcome 18 refused: no such host, refused connection, no route
+    "closed_registry_port": ["--container-image=registry:5999/suites/base:1"],
+    # outcome 21 refused: 401 without credentials; Basic
+    "registry_with_password": ["--container-image=registry:5001/suites/base:1"],
+    "registry_without_tls": ["--container-image=head:5000/suites/base:1"],
+    # outcome 19 refused: TLS of every wrong form
+    "registry_with_unknown_certificate": ["--container-image=head:5443/suites/base:1"],
+    "mount_with_missing_source": [IMAGE, "--container-mounts=/no/such/source:/mnt"],
+    "mount_with_unreadable_source": [IMAGE, "--container-mounts=/home/bob/private:/mnt"],
+    "directory_mounted_on_a_file": [IMAGE, "--container-mounts=/home/shared:/etc/issue"],
+    "file_mounted_on_a_directory": [IMAGE, "--container-mounts=/etc/hosts:/etc"],
+    "unmount_of_unmounted_path": [IMAGE, "--container-mounts=umount:/home"],
+    "file_mounted_with_create_dir": [IMAGE, "--container-mounts=/etc/hosts:/mnt/x:x-create=dir"],
+    "mount_in_sys": [IMAGE, "--container-mounts=/home/shared:/sys/made"],
+    "missing_work_directory": [IMAGE, "--container-workdir=/no/such/directory"],
+    # outcome 73 contained: work directory that is a link, missing, a file
+    "work_directory_that_is_a_file": [IMAGE, "--container-workdir=/etc/issue"],
 }
 
 
@@ -127,37 +149,37 @@ for title, options in LATE.items():
 
 
 @test
-def many_tasks_say_it_once_and_name_the_nodes(cluster):
+def error_of_many_tasks_is_reported_once_with_node_names(cluster):
     done = cluster.run("srun", "-N2", "-n16", "--container-image=registry:5000/suites/base:nothing", "true")
     done.err = done.err.replace("node[01-02]: ", "")
-    refused(cluster, "an_unknown_tag", done)
+    refused(cluster, "unknown_tag", done)
 
 
 @test
-def many_tasks_say_once_that_the_work_directory_is_missing(cluster):
+def missing_work_directory_of_many_tasks_is_reported_once(cluster):
     done = cluster.run("srun", "-N2", "-n16", IMAGE, "--container-workdir=/no/such/directory", "true")
     done.err = done.err.replace("node[01-02]: ", "")
-    refused(cluster, "a_work_directory_that_is_missing", done)
+    refused(cluster, "missing_work_directory", done)
 
 
 @test
-def where_errors_are_not_gathered_every_node_says_its_own(cluster):
+def error_report_disabled_prints_one_line_per_node(cluster):
     with Config(cluster, "error_report = false\n"):
         done = cluster.run("srun", "-N2", "-n4", "--container-image=registry:5000/suites/base:nothing", "true")
-        refused(cluster, "an_unknown_tag", done, lines=2)
+        refused(cluster, "unknown_tag", done, lines=2)
 
 
 @test
-def a_batch_job_fails_with_the_line_and_leaves_the_node_in_order(cluster):
+def failing_batch_job_prints_the_line_and_node_stays_up(cluster):
     done = cluster.batch("#!/bin/sh\ntrue\n", "--container-image=registry:5000/suites/base:nothing")
     done.err = done.out
-    refused(cluster, "an_unknown_tag", done)
+    refused(cluster, "unknown_tag", done)
 
 
 # --- the node --------------------------------------------------------------------------------------------------------
 
 class Config:
-    """config.toml with another text, for a while."""
+    """A temporary config.toml with another text."""
 
     def __init__(self, cluster, text):
         self.path, self.text = os.path.join(cluster.etc, "spank-container/config.toml"), text
@@ -175,11 +197,11 @@ class Config:
 
 
 CONFIGS = {
-    "an_unknown_key": "writeable = false\n",
-    "a_key_with_a_wrong_value": 'pull = "sometimes"\n',
-    "a_key_with_a_wrong_type": "tag_ttl = \"long\"\n",
-    "a_syntax_error": "writable = \n",
-    "an_unknown_key_of_a_registry": '[registries."other"]\ninsecur = true\n',
+    "unknown_key": "writeable = false\n",
+    "wrong_value": 'pull = "sometimes"\n',
+    "wrong_type": "tag_ttl = \"long\"\n",
+    "syntax_error": "writable = \n",
+    "unknown_registry_key": '[registries."other"]\ninsecur = true\n',
 }
 
 
@@ -190,24 +212,24 @@ def bad_config(title, text, cluster):
 
 
 for title, text in CONFIGS.items():
-    add(__name__, f"a_config_with_{title}_is_named_with_file_and_line", partial(bad_config, title, text))
+    add(__name__, f"config_with_{title}_is_reported_with_line", partial(bad_config, title, text))
 
 
 @test
-def a_job_without_container_does_not_mind_a_bad_config(cluster):
+def job_without_container_ignores_bad_config(cluster):
     with Config(cluster, "nonsense\n"):
         cluster.run("srun", "true").good()
 
 
 @test
-def a_registry_that_the_site_has_blocked_is_refused(cluster):
+def blocked_registry_is_refused(cluster):
     with Config(cluster, '[registries."registry:5999"]\nblocked = true\n'):
         refused(cluster, "a_blocked_registry", cluster.run("srun", "--container-image=registry:5999/base", "true"))
 
 
 @test
-def an_image_that_is_there_is_refused_when_the_site_allows_its_registry_no_more(cluster):
-    for _ in range(2):  # the second one needs no import any more
+def stored_image_of_disallowed_registry_is_refused(cluster):
+    for _ in range(2):  # the second one needs no import
         cluster.run("srun", IMAGE, "--container-pull=missing", "true").good()
     with Config(cluster, 'allowed_registries = ["elsewhere:5000"]\n'):
         refused(cluster, "a_registry_that_is_allowed_no_more", cluster.run("srun", IMAGE, "--container-pull=missing", "true"))
@@ -215,21 +237,21 @@ def an_image_that_is_there_is_refused_when_the_site_allows_its_registry_no_more(
 
 
 @test
-def read_only_by_the_site_is_undone_by_the_option(cluster):
+def site_read_only_is_overridden_by_option(cluster):
     with Config(cluster, "writable = false\n"):
         cluster.bash("! touch /new").good()
         cluster.bash("touch /new", "--container-writable").good()
 
 
 @test
-def home_by_the_site_is_undone_by_the_option(cluster):
+def site_home_mount_is_overridden_by_option(cluster):
     with Config(cluster, "mount_home = true\n"):
         cluster.bash("grep -q ' /home/alice ' /proc/self/mountinfo").good()
         cluster.bash("! grep -q ' /home/alice ' /proc/self/mountinfo", "--no-container-mount-home").good()
 
 
 class OtherStore:
-    """Another store in place of a node's, for a while; slurmd sets it up."""
+    """A temporary replacement of a node's store. slurmd sets it up."""
 
     def __init__(self, cluster, options):
         self.cluster, self.options = cluster, options
@@ -249,7 +271,8 @@ def in_other_store(cluster, golden, image):
 
 
 @test
-def a_store_without_room_is_refused_before_the_download(cluster):
+@outcome(145, "refused", "no space at each write")
+def store_without_space_is_refused_before_download(cluster):
     with OtherStore(cluster, "size=20M"):
         in_other_store(cluster, "a_store_without_room", BASE)
         equal(len(os.listdir(cluster.inside("node01", "/var/lib/spank-container/layers/sha256"))), 0, "layers in the full store")
@@ -257,7 +280,8 @@ def a_store_without_room_is_refused_before_the_download(cluster):
 
 
 @test
-def a_store_that_becomes_full_is_told_and_keeps_no_part_of_a_layer(cluster):
+@outcome(145, "refused", "no space at each write")
+def store_that_fills_up_is_reported_and_keeps_no_partial_layer(cluster):
     name, layers = cluster.faulty.publish(with_probe("grows", [("data", os.urandom(5_000_000))]))
     with OtherStore(cluster, "size=100M"):
         cluster.root("node01", "sh", "-c", "head -c 15000000 /dev/zero >/var/lib/spank-container/fill").good()
@@ -274,7 +298,9 @@ def a_store_that_becomes_full_is_told_and_keeps_no_part_of_a_layer(cluster):
 
 
 @test
-def a_store_that_is_read_only_is_refused(cluster):
+@outcome(141, "refused", "store of wrong owner or mode, a link, read-only")
+@outcome(149, "refused", "read-only; no O_TMPFILE")
+def read_only_store_is_refused(cluster):
     with OtherStore(cluster, "size=200M"):
         cluster.root("node01", "mount", "-o", "remount,ro", "/var/lib/spank-container").good()
         in_other_store(cluster, "a_store_that_is_read_only", BASE)
@@ -282,8 +308,9 @@ def a_store_that_is_read_only_is_refused(cluster):
 
 
 @test
-def what_a_read_only_store_has_starts(cluster):
-    """By its tag, which the registry is asked for, and by what is noted of such answers and cannot be now."""
+def read_only_store_starts_stored_images(cluster):
+    """By tag, which is resolved at the registry, and by recorded answers, which cannot be updated
+    now."""
     with OtherStore(cluster, "size=200M"):
         cluster.bash("true", "-w", "node01").good()
         cluster.root("node01", "mount", "-o", "remount,ro", "/var/lib/spank-container").good()
@@ -295,7 +322,7 @@ def what_a_read_only_store_has_starts(cluster):
 
 
 @test
-def a_store_that_was_never_set_up_is_refused(cluster):
+def store_never_set_up_is_refused(cluster):
     cluster.root("node01", "mount", "-t", "tmpfs", "store", "/var/lib/spank-container").good()
     try:
         done = cluster.run("srun", "-w", "node01", IMAGE, "true")
@@ -305,7 +332,7 @@ def a_store_that_was_never_set_up_is_refused(cluster):
 
 
 @test
-def a_node_without_service_user_starts_slurmd_and_refuses_containers_only(cluster):
+def missing_service_user_refuses_containers_but_slurmd_starts(cluster):
     passwd = cluster.inside("node01", "/etc/passwd")
     text = open(passwd).read()
     cluster.root("node01", "mount", "-t", "tmpfs", "-o", "mode=755", "store", "/var/lib/spank-container").good()
@@ -327,7 +354,7 @@ def a_node_without_service_user_starts_slurmd_and_refuses_containers_only(cluste
 
 
 @test
-def a_missing_agent_is_told_and_does_not_drain_the_node(cluster):
+def missing_agent_is_reported_without_draining_node(cluster):
     cluster.root("node01", "mount", "-t", "tmpfs", "none", "/usr/libexec/spank-container").good()
     try:
         done = cluster.run("srun", "-w", "node01", "-n4", IMAGE, "true")
@@ -339,7 +366,7 @@ def a_missing_agent_is_told_and_does_not_drain_the_node(cluster):
 
 
 @test
-def a_missing_import_is_told_and_does_not_drain_the_node(cluster):
+def missing_import_is_reported_without_draining_node(cluster):
     cluster.root("node01", "mount", "--bind", "/dev/null", "/usr/libexec/spank-container/import").good()
     try:
         done = cluster.run("srun", "-w", "node01", "-n4", "--container-image=registry:5000/suites/base:other", "true")
@@ -350,8 +377,8 @@ def a_missing_import_is_told_and_does_not_drain_the_node(cluster):
 
 
 @test
-def every_line_of_a_failed_step_says_what_to_do(_):
-    """What is refused at submission and in config.toml is answered with the grammar; what fails on a node needs advice."""
+def error_lines_all_have_a_hint(_):
+    """Errors at submission and in config.toml show the grammar. Errors on the node need a hint."""
     without = []
     for suite in sorted(name.removesuffix(".txt") for name in os.listdir(GOLDEN)):
         for title, text in Golden(suite).texts.items():

@@ -1,4 +1,4 @@
-"""--container-unshare: namespaces of the container's own."""
+"""--container-unshare: private namespaces of the container."""
 import contextlib
 import os
 import re
@@ -29,7 +29,7 @@ def running_job(cluster, name, script, *options):
 
 
 @test
-def a_list_that_cannot_be_meant_is_refused_at_submission(cluster):
+def malformed_namespace_list_is_refused_at_submission(cluster):
     for given, said in (("net,,ipc", "empty namespace argument"), ("net,", "empty namespace argument"), ("user", "unknown namespace 'user'"),
                         ("Net", "unknown namespace 'Net'"), ("mnt", "unknown namespace 'mnt'")):
         done = cluster.srun(f"--container-unshare={given}", "true")
@@ -39,7 +39,7 @@ def a_list_that_cannot_be_meant_is_refused_at_submission(cluster):
 
 
 @test
-def only_what_is_asked_for_is_unshared_and_all_tasks_share_it(cluster):
+def only_requested_namespaces_are_unshared_for_all_tasks(cluster):
     node = of_the_node(cluster)
     read = "cd /proc/self/ns; readlink net ipc uts pid; sleep 0.3"
     for i, kind in enumerate(KINDS):
@@ -52,14 +52,14 @@ def only_what_is_asked_for_is_unshared_and_all_tasks_share_it(cluster):
 
 
 @test
-def a_network_of_its_own_has_a_loopback_that_works(cluster):
+def network_namespace_has_a_working_loopback(cluster):
     out = cluster.bash("ls /sys/class/net; exec 3<>/dev/udp/127.0.0.1/9; echo reachable; cat /proc/net/dev | grep -c :; "
                        "! exec 4<>/dev/udp/192.0.2.1/9", *ON, "--container-unshare=net").good()
     equal(out.split(), ["lo", "reachable", "1"], "interfaces, loopback, interfaces in /proc")
 
 
 @test
-def shared_memory_of_its_own_starts_empty_and_is_private(cluster):
+def shared_memory_namespace_is_empty_and_private(cluster):
     on_node = cluster.inside("node01", "/dev/shm/of-the-node")
     open(on_node, "w").close()
     try:
@@ -74,7 +74,7 @@ def shared_memory_of_its_own_starts_empty_and_is_private(cluster):
 
 
 @test
-def root_inside_administers_his_own_host_name_and_network_only(cluster):
+def root_inside_administers_own_uts_and_network_only(cluster):
     rename = SYSCALL + "170 other 5; cat /proc/sys/kernel/hostname"
     cluster.bash(rename, *ON, "--container-remap-root", "--container-unshare=uts").good("other")
     equal(cluster.root("node01", "hostname").good(), "node01", "name of the node")
@@ -92,7 +92,7 @@ LIMIT = "cat /sys/fs/cgroup/memory/memory.limit_in_bytes /sys/fs/cgroup/memory.m
 
 
 @test
-def a_cgroup_namespace_begins_at_the_tasks_own_cgroup(cluster):
+def cgroup_namespace_begins_at_the_tasks_cgroup(cluster):
     node, = of_the_node(cluster, ["cgroup"])
     for options in ([], ["--container-remap-root"], ["--container-unshare=pid,net"], ["--container-contain"]):
         out = cluster.bash(f"{SEEN}; {LIMIT}; ! mkdir /sys/fs/cgroup/memory/x /sys/fs/cgroup/x 2>/dev/null", *ON, "--mem=100M", CGROUP,
@@ -104,7 +104,7 @@ def a_cgroup_namespace_begins_at_the_tasks_own_cgroup(cluster):
 
 
 @test
-def each_task_of_a_container_has_a_cgroup_namespace_of_its_own(cluster):
+def tasks_of_a_container_have_a_cgroup_namespace_each(cluster):
     for options in ([], ["--container-private"], ["--container-name=with-cgroup"], ["--container-name=with-cgroup"]):
         out = cluster.bash("readlink /proc/self/ns/cgroup; cut -d: -f3- /proc/self/cgroup | sort -u; sleep 0.3", *ON, "-n2", CGROUP, *options).good().split()
         equal((len(out), len(set(out)), out.count("/")), (4, 3, 2), f"lines, different ones, roots with {options}: {out}")
@@ -112,7 +112,7 @@ def each_task_of_a_container_has_a_cgroup_namespace_of_its_own(cluster):
 
 
 @test
-def a_step_that_joins_makes_its_cgroup_namespace_or_is_refused(cluster):
+def joining_step_unshares_cgroup_namespace_or_is_refused(cluster):
     running = running_job(cluster, "joined", "echo up; sleep 60", "--container-name=with-cgroup", CGROUP)
     join = ("srun", *ON, "--overlap", "--container-name=with-cgroup")
     cluster.run(*join, CGROUP, "sh", "-c", "cut -d: -f3- /proc/self/cgroup | sort -u").good("/")
@@ -131,14 +131,14 @@ PID = "--container-unshare=pid"
 
 
 @test
-def only_processes_of_the_container_are_seen(cluster):
+def pid_namespace_shows_only_container_processes(cluster):
     out = cluster.bash("cd /proc; for p in [0-9]*; do cat $p/comm; done | sort | uniq -c; test $$ -lt 50; readlink /proc/self >/dev/null",
                        *ON, PID, "-n2", "--kill-on-bad-exit=1").good().split()
     equal(set(out[1::2]) - {"cat", "sort", "uniq"}, {"agent", "bash"}, "processes in /proc")
 
 
 @test
-def exit_codes_and_signals_are_the_tasks(cluster):
+def exit_codes_and_signals_are_those_of_the_task(cluster):
     image = with_probe("pid", [])
     for script, rc in (("exit 7", 7), ("exit 255", 255), ("kill -9 $$", 137), ("kill -SEGV $$", 139), ("kill -TERM $$", 143), ("true", 0)):
         done, plain = (cluster.bash("ulimit -c 0; " + script, *ON, *more) for more in ([PID], []))
@@ -150,7 +150,7 @@ def exit_codes_and_signals_are_the_tasks(cluster):
 
 
 @test
-def a_signal_reaches_the_task_once(cluster):
+def signal_reaches_the_task_once(cluster):
     count = "trap 'n=$((n+1))' USR1; trap 'echo interrupted; exit 5' INT; n=0; echo up; for i in 1 2 3 4 5 6 7 8; do sleep 0.1; done; exit $n"
     running = running_job(cluster, "counts", count, PID)
     cluster.run("scancel", "-s", "USR1", "-n", "counts").good()
@@ -174,8 +174,8 @@ def scancel_ends_everything_in_a_pid_namespace(cluster):
 
 
 @test
-def what_a_task_leaves_behind_ends_with_the_step(cluster):
-    # The orphan is adopted and reaped: no zombie stays.
+def processes_left_by_a_task_end_with_the_step(cluster):
+    # The orphan is adopted and reaped: no zombie remains.
     running = cluster.start_srun(*ON, PID, "bash", "-c", "(sleep 0.1 & exec true); (setsid sleep 60 >/dev/null 2>&1 &); sleep 0.4; "
                                  "grep -l '^State:.Z' /proc/[0-9]*/status; echo ended; exit 0")
     done = running.end(10)
@@ -184,7 +184,7 @@ def what_a_task_leaves_behind_ends_with_the_step(cluster):
 
 
 @test
-def the_stand_in_has_nothing(cluster):
+def pid_namespace_init_has_no_privileges_or_files(cluster):
     running = cluster.start_srun(*ON, PID, "bash", "-c", "echo up; read end || :", stdin=OPEN)
     running.await_text("up")
     inner, = [pid for pid in cluster.everybody("bash") if os.readlink(f"/proc/{pid}/ns/pid") not in of_the_node(cluster) and is_alices(pid)]
@@ -208,7 +208,7 @@ def is_alices(pid):
 
 
 @test
-def a_terminal_works_in_a_pid_namespace(cluster):
+def terminal_works_in_a_pid_namespace(cluster):
     command = "echo $((6 * 7)); tty >/dev/null && echo on a terminal; sleep 5 & kill %1; wait; exit 4"
     done = cluster.run("python3", "-c", "import os, pty, sys; sys.exit(os.waitstatus_to_exitcode(pty.spawn(sys.argv[1:])))", "srun", "--pty",
                        f"--container-image={cluster.name_of('base')}", PID, "bash", "-ic", command)
@@ -216,7 +216,7 @@ def a_terminal_works_in_a_pid_namespace(cluster):
 
 
 @test
-def all_namespaces_at_once_and_root_inside(cluster):
+def all_namespaces_work_at_once_as_root_inside(cluster):
     out = cluster.bash("id -u; ls /sys/class/net; test $$ -lt 50; echo x >/dev/shm/$SLURM_PROCID; touch /new; sleep 0.3; ls /dev/shm | wc -l", *ON, "-n2",
                        ALL, "--container-remap-root").good().split()
     equal(sorted(out), ["0", "0", "2", "2", "lo", "lo"], "what two tasks print")
@@ -237,7 +237,7 @@ def pmi2_works_in_a_pid_namespace(cluster):
 
 
 @test
-def an_agent_that_is_killed_takes_a_pid_namespace_with_it(cluster):
+def agent_killed_ends_its_pid_namespace(cluster):
     running = running_job(cluster, "orphaned", "echo up; sleep 60", ALL, "-n2")
     kill_all(cluster.processes("node01", "agent"))
     done = running.end(15)

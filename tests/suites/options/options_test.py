@@ -1,5 +1,7 @@
-"""Every option on srun, sbatch and salloc, its environment twins, and which of them wins."""
+"""Every option on srun, sbatch and salloc, its environment variables, and their precedence."""
 import os
+import threading
+import re
 
 from entrypoint_test import with_entrypoint
 from errors_test import Config
@@ -8,6 +10,7 @@ from harness import add, equal, expect, test
 from functools import partial
 from plugstack import plugstack
 from site_files import rules
+from outcomes import outcome
 
 QUICK = True
 
@@ -16,7 +19,7 @@ IN_BASE = "test -e /workspace/file && echo inside || echo outside"
 
 
 @test
-def without_an_option_nothing_is_contained(cluster):
+def step_without_option_runs_outside(cluster):
     cluster.run("srun", "sh", "-c", IN_BASE).good("outside")
 
 
@@ -35,13 +38,13 @@ def srun_runs_its_tasks_in_the_image_on_every_node(cluster):
 
 
 @test
-def an_image_can_be_named_in_every_way_pyxis_knows(cluster):
+def image_names_of_pyxis_are_all_accepted(cluster):
     for name in (BASE, "docker://" + BASE, "registry:5000#suites/base:1", "REGISTRY:5000/suites/base:1"):
         cluster.srun("sh", "-c", IN_BASE, image=name).good("inside")
 
 
 @test
-def an_image_can_be_named_by_digest(cluster):
+def image_named_by_digest_starts(cluster):
     image = with_probe("digest", [("by-digest", b"yes\n")])
     cluster.push(image)
     from images import digest_of
@@ -51,7 +54,8 @@ def an_image_can_be_named_by_digest(cluster):
 
 
 @test
-def a_tag_that_moves_is_followed_by_the_next_step(cluster):
+@outcome(39, "accepted", "tag moves between HEAD and GET")
+def tag_that_moves_is_followed_by_the_next_step(cluster):
     for text in (b"first\n", b"second\n"):
         name, _ = cluster.faulty.publish(with_probe("moving", [("which", text)]))
         out = cluster.srun("/probe", "/which", image=name).good()
@@ -62,7 +66,7 @@ def image_over_tls(cluster):
     cluster.srun("sh", "-c", IN_BASE, image="registry:5443/suites/base:1").good("inside")
 
 
-add(__name__, "a_registry_with_the_sites_certificate_is_trusted", image_over_tls)
+add(__name__, "registry_with_site_certificate_is_trusted", image_over_tls)
 
 
 @test
@@ -72,13 +76,13 @@ def sbatch_runs_the_script_in_the_image(cluster):
 
 
 @test
-def a_batch_script_can_name_its_image_itself(cluster):
+def batch_script_can_name_its_image(cluster):
     script = f"#!/bin/bash\n#SBATCH --container-image={BASE}\n#SBATCH --container-workdir=/etc\n{IN_BASE}\npwd\n"
     cluster.batch(script).good("inside\n/etc")
 
 
 @test
-def every_option_works_in_a_batch_script(cluster):
+def options_all_work_in_a_batch_script(cluster):
     lines = ["container-mounts=/home/shared:/shown:ro", "container-env=GREETER", "container-readonly", "container-mount-home", "container-verbose",
              f"container-image={BASE}", "container-workdir=/shown"]
     script = "#!/bin/bash\n" + "".join(f"#SBATCH --{line}\n" for line in lines) + """
@@ -90,7 +94,7 @@ pwd; echo $GREETER; touch /new 2>/dev/null || echo read-only; grep -o ' /home/al
 
 
 @test
-def a_batch_script_sees_itself_inside_and_cannot_change(cluster):
+def batch_script_sees_itself_inside_read_only(cluster):
     script = f"#!/bin/bash\n#SBATCH --container-image={BASE}\n# a mark\ngrep -c 'a [m]ark' $0\necho x >>$0 || echo refused\n"
     done = cluster.batch(script)
     equal(done.good().splitlines()[0], "1", "lines with the mark", done)
@@ -98,7 +102,7 @@ def a_batch_script_sees_itself_inside_and_cannot_change(cluster):
 
 
 @test
-def a_batch_script_outside_can_run_steps_inside(cluster):
+def batch_script_outside_can_run_steps_inside(cluster):
     script = f"#!/bin/bash\n{IN_BASE}\nsrun --container-image={BASE} sh -c '{IN_BASE}'\nsrun sh -c '{IN_BASE}'\n"
     cluster.batch(script).good("outside\ninside\noutside")
 
@@ -116,14 +120,14 @@ def salloc_runs_its_own_command_outside(cluster):
 
 
 @test
-def two_steps_at_once_in_one_allocation_have_containers_of_their_own(cluster):
+def concurrent_steps_of_an_allocation_have_own_containers(cluster):
     step = f"srun --overlap -n1 --container-image={BASE} sh -c 'echo $0 >/mark; sleep 0.5; cat /mark' "
     done = cluster.run("salloc", "-N1", "-n2", "sh", "-c", f"{step} one & {step} two & wait")
     equal(sorted(done.good().split()), ["one", "two"], "marks", done)
 
 
 @test
-def a_step_can_join_a_running_job(cluster):
+def step_can_join_a_running_job(cluster):
     job = cluster.submit("#!/bin/sh\nsleep 20\n")
     try:
         cluster.await_state(job, "RUNNING")
@@ -132,10 +136,10 @@ def a_step_can_join_a_running_job(cluster):
         cluster.run("scancel", str(job))
 
 
-# --- given twice, and handed on ---------------------------------------------------------------------------------------
+# --- repeated and inherited options ---------------------------------------------------------------
 
 @test
-def an_option_with_a_list_can_be_given_several_times(cluster):
+def list_option_can_be_given_several_times(cluster):
     options = ["--container-mounts=/home/shared:/one", "--container-mounts=/home/shared:/two,/home/shared:/three", "--container-env=A", "--container-env=B"]
     for more in ([], ["--export=NONE"]):
         cluster.bash("test -d /one -a -d /two -a -d /three", *options, *more).good()
@@ -149,7 +153,7 @@ INHERITED = ["container-batch=steps", f"container-image={BASE}", "container-moun
 
 
 @test
-def every_srun_of_a_batch_job_has_the_options_of_sbatch(cluster):
+def srun_in_batch_job_inherits_options_of_sbatch(cluster):
     script = "#!/bin/bash\n" + "".join(f"#SBATCH --{line}\n" for line in INHERITED) + f"""{IN_BASE}; pwd
 srun bash -c 'pwd; ls -d /one /two; touch /new 2>/dev/null || echo read-only'\n"""
     out = cluster.batch(script).good().splitlines()
@@ -157,14 +161,14 @@ srun bash -c 'pwd; ls -d /one /two; touch /new 2>/dev/null || echo read-only'\n"
 
 
 @test
-def an_srun_of_a_batch_job_can_have_other_options(cluster):
+def srun_in_batch_job_can_override_options(cluster):
     other = cluster.push(with_probe("other", []))
     script = "#!/bin/bash\n" + "".join(f"#SBATCH --{line}\n" for line in INHERITED) + f"""
 srun --container-workdir=/usr --container-writable --container-mount-home bash -c 'pwd; touch /new && echo written; grep -o " /home/alice " /proc/self/mountinfo'
 srun --container-mounts=/home/shared:/three bash -c 'ls -d /[ot][nwh][eor]*'
 srun --container-image={other} /probe
 srun --container-image={BASE} --container-image={other} /probe || echo refused\n"""
-    out = [line.strip() for line in cluster.batch(script).good().splitlines() if "pulling" not in line]
+    out = [line.strip() for line in cluster.batch(script).good().splitlines() if "pulling" not in line and "pulled" not in line]
     equal(out[:4], ["/usr", "written", "/home/alice", "/three"], "output")
     expect("in /etc" in out[4] and out[-1] == "refused" and "specified multiple times" in " ".join(out[5:]), f"output: {out}")
 
@@ -172,7 +176,7 @@ srun --container-image={BASE} --container-image={other} /probe || echo refused\n
 # --- the script of a batch job -------------------------------------------------------------------------------------------
 
 @test
-def only_the_steps_of_a_batch_job_can_be_in_containers(cluster):
+def steps_alone_of_a_batch_job_can_be_in_containers(cluster):
     script = f"#!/bin/bash\n{IN_BASE}; grep -c 'NoNewPrivs:.0' /proc/self/status; srun bash -c '{IN_BASE}'\n"
     wanted = "outside\n1\ninside"
     cluster.batch(script, f"--container-image={BASE}", "--container-batch=steps").good(wanted)
@@ -185,14 +189,15 @@ def only_the_steps_of_a_batch_job_can_be_in_containers(cluster):
 
 
 @test
-def an_srun_of_a_script_in_a_container_is_a_step_in_a_container_of_its_own(cluster):
-    """It has the image without being told."""
+def srun_in_contained_script_starts_its_own_container(cluster):
+    """It has the image without an option."""
     script = "#!/bin/sh\necho one >/mark; srun sh -c 'test -e /workspace/file -a ! -e /mark && echo inside'\n"
     out = cluster.batch(script, f"--container-image={BASE}", "--container-slurm").good()
-    equal(out.splitlines()[-1], "inside", f"last line of {out!r}")  # before it Slurm says that /workspace is not on the host
+    # After Slurm's message that /workspace is not on the host.
+    equal(out.splitlines()[-1], "inside", f"last line of {out!r}")
 
 
-# --- twins ---------------------------------------------------------------------------------------------------------
+# --- environment variables ------------------------------------------------------------------------
 
 TWINS = {
     "IMAGE": (BASE, IN_BASE, "inside"),
@@ -214,23 +219,24 @@ def twin_works(prefix, name, cluster):
 
 for twin in TWINS:
     for prefix in ("SCONTAINER_", "PYXIS_CONTAINER_"):
-        add(__name__, f"the_variable_{prefix}{twin}_counts_as_the_option", partial(twin_works, prefix, twin))
+        add(__name__, f"variable_{prefix}{twin}_counts_as_the_option".lower(), partial(twin_works, prefix, twin))
 
 
 @test
-def the_verbose_twin_counts_as_the_option(cluster):
+def verbose_variable_counts_as_the_option(cluster):
     done = cluster.srun("true", env=["SCONTAINER_VERBOSE=1"])
     expect(any(line.startswith("start ") for line in done.messages()), "no timing line", done)
 
 
 @test
-def an_option_beats_its_variable(cluster):
+@outcome(1, "refused", "empty image option; option twice")
+def option_overrides_its_variable(cluster):
     cluster.srun("--container-workdir=/usr", "pwd", env=["SCONTAINER_WORKDIR=/etc", "PYXIS_CONTAINER_WORKDIR=/var"]).good("/usr")
 
 
 @test
-def the_variables_of_other_options_count_as_they_do(cluster):
-    """Those that no other test sets."""
+def variables_of_other_options_work_like_the_options(cluster):
+    """The variables that no other test sets."""
     def step(script, *options, image="base", **variables):
         env = [f"SCONTAINER_IMAGE={cluster.name_of(image)}", *(f"{'PYXIS_CONTAINER' if name == 'WRITABLE' else 'SCONTAINER'}_{name}={value}" for name, value in variables.items())]
         return cluster.run("srun", "-w", "node01", *options, "bash", "-euc", script, env=env)
@@ -251,8 +257,27 @@ def the_variables_of_other_options_count_as_they_do(cluster):
 
 
 @test
-def our_variable_beats_the_one_of_pyxis(cluster):
+def own_variable_overrides_the_one_of_pyxis(cluster):
     cluster.srun("pwd", env=["SCONTAINER_WORKDIR=/etc", "PYXIS_CONTAINER_WORKDIR=/var"]).good("/etc")
+
+
+@test
+def variable_set_in_a_job_overrides_options_of_sbatch(cluster):
+    """The nearest counts: srun's options, variables of the job, options of sbatch, variables from before."""
+    script = ("#!/bin/sh\nsrun id -u\nPYXIS_CONTAINER_REMAP_ROOT=0 srun id -u\nSCONTAINER_WORKDIR=/usr srun pwd\n"
+              "PYXIS_CONTAINER_REMAP_ROOT=0 srun --container-remap-root id -u\nPYXIS_CONTAINER_REMAP_ROOT= SCONTAINER_WORKDIR= srun pwd\n")
+    options = ("-w", "node01", f"--container-image={BASE}", "--container-batch=steps", "--container-remap-root", "--container-workdir=/etc")
+    cluster.batch(script, *options).good("0\n2001\n/usr\n0\n/etc")
+    cluster.batch("#!/bin/sh\nsrun id -u\n", *options, env=["PYXIS_CONTAINER_REMAP_ROOT=0"]).good("0")
+    alone = "PYXIS_CONTAINER_REMAP_ROOT=0 srun id -u"
+    equal(cluster.run("salloc", "-Q", *options, "sh", "-c", alone, timeout=60).good(), "2001", "user in an allocation's shell")
+
+
+@test
+def remap_root_variable_overrides_site_default(cluster):
+    with rules(cluster, "remap_root = true\n"):
+        equal([cluster.srun("-w", "node01", "id", "-u", env=env).good() for env in ([], ["PYXIS_CONTAINER_REMAP_ROOT=0"], ["PYXIS_CONTAINER_REMAP_ROOT="])],
+              ["0", "2001", "0"], "users")
 
 
 @test
@@ -261,12 +286,12 @@ def mounts_of_an_option_replace_those_of_the_variable(cluster):
 
 
 @test
-def an_image_in_the_environment_containerizes_the_steps_of_a_batch_job(cluster):
+def image_variable_containerizes_the_steps_of_a_batch_job(cluster):
     cluster.batch(f"#!/bin/sh\n#SBATCH --export=ALL\nexport SCONTAINER_IMAGE={BASE}\nsrun sh -c '{IN_BASE}'\n").good("inside")
 
 
 @test
-def verbose_says_where_the_time_went(cluster):
+def verbose_reports_start_times(cluster):
     done = cluster.srun("-N2", "-n4", "--container-verbose", "true")
     done.good()
     timing = [line for line in done.messages() if line.startswith("start ")]
@@ -274,7 +299,7 @@ def verbose_says_where_the_time_went(cluster):
 
 
 @test
-def verbose_says_where_the_time_of_an_import_went(cluster):
+def verbose_reports_import_times(cluster):
     name, _ = cluster.faulty.publish(with_probe("timed", [("data", os.urandom(100000))]))
     done = cluster.srun("-N1", "-n2", "--container-verbose", "/probe", image=name)
     timing = [line for line in done.messages() if line.startswith("import ")]
@@ -284,14 +309,14 @@ def verbose_says_where_the_time_of_an_import_went(cluster):
 
 
 @test
-def without_verbose_a_start_says_nothing(cluster):
+def start_without_verbose_is_silent(cluster):
     done = cluster.srun("-N2", "-n4", "true")
     done.good("")
     equal(done.err, "", "messages", done)
 
 
 @test
-def a_pull_says_how_far_it_is(cluster):
+def pull_reports_progress(cluster):
     name, layers = cluster.faulty.publish(with_probe("progress", [("data", os.urandom(100000))]))
     gate = cluster.faulty.hold(layers[0])
     running = cluster.start_srun("-N1", "-n4", "/probe", image=name)
@@ -300,47 +325,62 @@ def a_pull_says_how_far_it_is(cluster):
     done = running.end()
     done.good()
     equal(done.errors(), [], "errors", done)
+    expect(re.search(f"pulled {name}: [0-9]+ kB in [0-9.]+ s, 1 of 1 layers", done.err), "no closing line", done)
+
+
+@test
+def pull_on_a_terminal_is_one_bar(cluster):
+    name, layers = cluster.faulty.publish(with_probe("progress-bar", [("data", os.urandom(3000000))]))
+    gate = cluster.faulty.hold(layers[0])
+    threading.Timer(1.5, gate.set).start()
+    done = cluster.run("python3", "-c", "import os, pty, sys; sys.exit(os.waitstatus_to_exitcode(pty.spawn(sys.argv[1:])))", "srun", "--pty",
+                       "-N1", f"--container-image={name}", "/probe")
+    bar = r"pulling \S+: \[[#.]{20}\] 0 of 1 layers, [0-9.]+ of 3\.\d MB"
+    above = r"\s+spank-container: \s+\x1b\[K\x1b\[A\x1b\[Kspank-container: "
+    expect(done.rc == 0 and re.search(bar + above + r"pulled \S+: 3\.\d MB in ", done.out), "the bar is not replaced", done)
 
 
 # --- the work directory ----------------------------------------------------------------------------------------------
 
 @test
-def the_work_directory_is_the_images(cluster):
+def work_directory_is_that_of_the_image(cluster):
     cluster.bash("pwd; echo $PWD").good("/workspace\n/workspace")
 
 
 @test
-def the_work_directory_can_be_chosen(cluster):
+def work_directory_can_be_chosen(cluster):
     cluster.bash("pwd; echo $PWD", "--container-workdir=/var/lib").good("/var/lib\n/var/lib")
 
 
 @test
-def a_work_directory_can_be_a_mount(cluster):
+def work_directory_can_be_a_mount(cluster):
     cluster.srun("--container-mounts=/home/shared", "--container-workdir=/home/shared", "pwd").good("/home/shared")
 
 
 @test
-def a_relative_work_directory_starts_at_the_root(cluster):
+def relative_work_directory_starts_at_the_root(cluster):
     cluster.srun("--container-workdir=var/lib", "pwd").good("/var/lib")
 
 
 @test
-def a_work_directory_of_the_image_that_is_missing_is_made(cluster):
+@outcome(73, "contained", "work directory that is a link, missing, a file")
+def missing_work_directory_of_the_image_is_created(cluster):
     out = cluster.srun("/probe", image=with_probe("workdir", [], WorkingDir="/made/for/me")).good()
     expect(out.endswith("in /made/for/me"), f"not there: {out}")
 
 
 @test
-def an_image_without_work_directory_starts_at_the_root(cluster):
+def image_without_work_directory_starts_at_the_root(cluster):
     out = cluster.srun("/probe", image=with_probe("no-workdir", [])).good()
     expect(out.endswith("in /"), f"not there: {out}")
 
 
 @test
-def srun_chdir_does_not_reach_inside(cluster):
+def srun_chdir_has_no_effect_inside(cluster):
     cluster.srun("--chdir=/home/shared", "pwd").good("/workspace")
 
 
 @test
-def the_entrypoint_is_not_run(cluster):
+@outcome(76, "refused", "entrypoint that cannot be run")
+def entrypoint_is_not_run_by_default(cluster):
     cluster.srun("echo", "unchanged").good("unchanged")

@@ -1,5 +1,6 @@
-"""What a user serves, stops and fills: root's processes neither wait for it without limit nor grow with it, and nothing of it
-outlives the job. SPC_MANY_NAMES (default 30000) and SPC_MANY_STEPS (default 20) say how much of it there is."""
+"""Resources that a user serves, stops and fills: root's processes neither wait for them without
+limit nor grow with them, and nothing outlives the job. SPC_MANY_NAMES (default 30000) and
+SPC_MANY_STEPS (default 20) set the amounts."""
 import contextlib
 import os
 import re
@@ -19,7 +20,7 @@ STEPS = int(os.environ.get("SPC_MANY_STEPS", "20"))
 
 
 def memory_of(pid):
-    """The most that it has had of memory, in MB."""
+    """Returns its peak memory in MB."""
     try:
         with open(f"/proc/{pid}/status") as file:
             fields = dict(line.split(":", 1) for line in file)
@@ -29,7 +30,7 @@ def memory_of(pid):
 
 
 @test
-def any_number_of_names_is_removed_with_little_memory(cluster):
+def many_names_are_removed_with_little_memory(cluster):
     config = os.path.join(cluster.etc, "spank-container/config.toml")
     before = open(config).read()
     trash = os.path.join(cluster.store("node01"), "containers/trash/2001")
@@ -67,13 +68,14 @@ srun --container-name=full --container-image={cluster.name_of("base")} bash -c '
     print(f"    {NAMES} names: {most:.0f} MB", flush=True)
     expect(0 < most < 6, f"the cleaner took {most} MB")
     equal(niceness, 19, "the cleaner's niceness")
-    # The user's rights to files and no other, but no process of the user's: neither he nor a site's epilog can end it.
+    # It has the user's access to files only, but is no process of the user: neither the user nor a
+    # site's epilog can end it.
     equal([cleaner[key] for key in ("CapPrm", "CapEff", "NoNewPrivs", "Groups")], [["0" * 16], ["0" * 16], ["1"], []], "its rights")
     equal(cleaner["Uid"], ["0", "0", "0", "2001"], "its user IDs")
 
 
 @test
-def an_image_that_the_user_serves_is_refused_and_holds_nothing_up(cluster):
+def malicious_user_served_image_is_refused_without_delay(cluster):
     path, _ = local_files.shared(cluster, os.path.basename(local_files.squashfs(cluster, "served.sqsh")))
     content = "/home/shared/" + os.path.basename(path)
     for option in (("--container-image=/run/fuse/file",), (f"--container-image={cluster.name_of('base')}", "--container-mounts=/run/fuse/file:/mnt:sqsh")):
@@ -87,7 +89,8 @@ def an_image_that_the_user_serves_is_refused_and_holds_nothing_up(cluster):
 
 
 def step_without_agent(cluster, image):
-    """A step of node01 whose agent is killed while its task waits; the step, and the numbers of task and servers."""
+    """Runs a step of node01 whose agent is killed while its task waits. Yields the step, and the
+    PIDs of task and servers."""
     step = cluster.start_srun(*ON, "--overlap", "bash", "-c", "echo up $$; read -t 60 <> <(:)", image=image)
     step.await_text("up")
     kill_all(cluster.step_agents("node01"))
@@ -102,14 +105,14 @@ def parent_of(pid):
 
 
 def place_of(pid, controller):
-    """Its cgroup's directory."""
+    """Returns its cgroup's directory."""
     with open(f"/proc/{pid}/cgroup") as file:
         return f"/sys/fs/cgroup/{controller}" + re.search(rf":{controller}:(.*)", file.read())[1]
 
 
 @test
-def a_stopped_server_ends_with_its_step_also_if_the_agent_was_killed(cluster):
-    """Nobody but slurmstepd is there to end it, and what it is in Slurm tries once to remove."""
+def stopped_server_ends_with_step_after_agent_is_killed(cluster):
+    """Only slurmstepd is left to end it, and Slurm tries only once to remove its cgroup."""
     logged = cluster.program("logs", "node01").out.count("task_g_post_step")
     step, task, servers = step_without_agent(cluster, local_files.squashfs(cluster, "stopped.sqsh"))
     place = place_of(servers[0], "devices")
@@ -127,7 +130,7 @@ def a_stopped_server_ends_with_its_step_also_if_the_agent_was_killed(cluster):
 
 
 @test
-def a_server_that_ends_later_than_its_step_leaves_no_cgroup(cluster):
+def server_that_outlives_its_step_leaves_no_cgroup(cluster):
     logged = cluster.program("logs", "node01").out.count("task_g_post_step")
     step, task, servers = step_without_agent(cluster, local_files.squashfs(cluster, "stopped.sqsh"))
     place = place_of(servers[0], "devices")
@@ -141,8 +144,9 @@ def a_server_that_ends_later_than_its_step_leaves_no_cgroup(cluster):
 
 
 @test
-def a_job_that_keeps_another_ones_mounts_keeps_no_process_of_it(cluster):
-    """The kernel keeps what a process has open: until this one ends, mounts and files of the other container, as any deleted file."""
+def kept_mount_namespace_keeps_no_process_of_the_job(cluster):
+    """The kernel keeps a process's open files until it ends: here the other container's mounts and
+    files, like any deleted file."""
     for image, keeps in ((local_files.squashfs(cluster, "stopped.sqsh"), 0), ("base", 3)):
         step = cluster.start_srun(*ON, "--overcommit", "bash", "-c", "echo up $$; read -t 60 <> <(:)", image=image)
         step.await_text("up")
@@ -161,7 +165,7 @@ def a_job_that_keeps_another_ones_mounts_keeps_no_process_of_it(cluster):
 
 
 @test
-def a_server_that_the_job_stops_does_not_outlive_it(cluster):
+def server_stopped_by_its_job_does_not_outlive_it(cluster):
     image = local_files.squashfs(cluster, "stopped.sqsh")
     step = cluster.start_srun(*ON, "--overlap", "bash", "-c", "echo up; read -t 3 <> <(:); kill -9 $$", image=image)
     try:
@@ -182,8 +186,9 @@ def is_stuck(task):
 
 
 @test
-def a_task_whose_server_its_user_has_stopped_can_be_killed(cluster):
-    """The kernel waits without limit for a request that the server has taken, and Slurm drains nodes whose tasks cannot be killed."""
+def task_with_stopped_server_can_be_killed(cluster):
+    """The kernel waits without limit for a request that the server has read, and Slurm drains nodes
+    whose tasks cannot be killed."""
     image, stuck = local_files.squashfs(cluster, "stopped.sqsh"), 0
     ask = "ask() { for ((i = 0;; i++)); do [[ -e /usr/bin/$1.$i ]]; done; }; for name in a b c; do ask $name & done; echo up; ask d"
     for moment in (0.05, 0.1, 0.15):
@@ -209,8 +214,9 @@ def asked_by_root(server):
 
 
 @test
-def root_asks_nothing_of_a_file_system_that_does_not_answer_it(cluster):
-    """One of the site's, or the user's, behind which there is a process or a network: the leader, a process of the user, does that."""
+def unresponsive_file_system_is_never_accessed_by_root(cluster):
+    """A file system of the site or the user that depends on a process or a network. Only the
+    leader, a process of the user, accesses it."""
     content = "/home/shared/" + os.path.basename(local_files.shared(cluster, os.path.basename(local_files.squashfs(cluster, "served.sqsh")))[0])
     with cluster.users_file_system(shared=True) as server:
         with Config(cluster, 'mounts = ["/run/fuse:/mnt/site", "/run/fuse/file:/mnt/file"]\n'):
@@ -227,9 +233,10 @@ def root_asks_nothing_of_a_file_system_that_does_not_answer_it(cluster):
 
 
 @test
-def of_root_only_the_builder_asks_an_image_directory(cluster):
-    """Overlayfs reads it for whoever mounts it. The builder waits as a task of the user's would, for ever if the server wants it so; the
-    agent and our part of slurmstepd do not wait for the builder."""
+def image_directory_is_read_as_root_by_the_builder_only(cluster):
+    """Overlayfs reads it as the mounting process. The builder may wait as long as a task of the
+    user, forever if the server does not answer. The agent and the plugin in slurmstepd do not wait
+    for the builder."""
     with cluster.users_file_system(shared=True) as server:
         step = cluster.start("srun", *ON, "-J", "directory", "--container-image=/run/fuse", "true")
         await_true(lambda: asked_by_root(server), 10, "root does not ask the image directory's server, the test is void")
@@ -280,15 +287,17 @@ def frozen(pids):
 
 
 @test
-def helpers_that_die_later_than_the_agent_leave_no_cgroup(cluster):
-    """On a busy node it takes a while until one that was killed is gone, and Slurm tries once to remove the step's cgroups."""
+def helpers_that_outlive_the_agent_leave_no_cgroup(cluster):
+    """On a busy node a killed process takes a while to disappear, and Slurm tries only once to
+    remove the step's cgroups."""
     logged = cluster.program("logs", "node01").out.count("task_g_post_step")
     name, layers = cluster.faulty.publish(with_probe("late", [("data", os.urandom(1 << 20))]))
     gate = cluster.faulty.hold(layers[0])
     step = cluster.start_srun(*ON, "/probe", image=name)
     await_true(lambda: cluster.processes("node01", "layer-writer"), 10, "the pull did not begin")
     agents = cluster.step_agents("node01")
-    (agent,) = (pid for pid in agents if parent_of(pid) not in agents)  # the others are its publishers
+    # The others are its publishers.
+    (agent,) = (pid for pid in agents if parent_of(pid) not in agents)
     place = place_of(agent, "devices")
     expect(os.path.basename(place) == "step_0", f"the agent is in {place}, the test is void")
     with frozen(cluster.processes("node01", "import") + cluster.processes("node01", "layer-writer")):
@@ -302,7 +311,7 @@ def helpers_that_die_later_than_the_agent_leave_no_cgroup(cluster):
 
 
 def bobs(path, mode, text=None):
-    """A directory of bob's, or a file with this text."""
+    """Makes a directory of bob, or a file with this text."""
     if text is None:
         os.makedirs(path, exist_ok=True)
     else:
@@ -312,8 +321,8 @@ def bobs(path, mode, text=None):
 
 
 @test
-def an_image_directory_shows_what_its_user_may_read_now(cluster):
-    """Of what bob has in it: what is shut from the beginning, and what he shuts while the step runs."""
+def image_directory_shows_files_readable_by_the_user_now(cluster):
+    """Files that bob makes unreadable from the beginning, and while the step runs."""
     here, there = local_files.shared(cluster, "with-bobs")
     if not os.path.isdir(here):
         os.system(f"cp -a '{local_files.tree(cluster)}' '{here}' && chown -R 2001:2001 '{here}'")

@@ -1,4 +1,5 @@
-"""What an administrator covers by a mount on the node stays covered in containers, whichever way a user mounts the directory."""
+"""Directories that an administrator covers by a mount on the node stay covered in containers, for
+any way of mounting them."""
 import contextlib
 import os
 
@@ -13,7 +14,8 @@ PLACE = "/home/shared/covering"
 
 @contextlib.contextmanager
 def covered(cluster):
-    """PLACE on node01: the directory `below` is covered by an empty tmpfs, and the file `hidden` by an empty one."""
+    """Prepares PLACE on node01: the directory `below` is covered by an empty tmpfs, and the file
+    `hidden` by an empty one."""
     here = os.path.join(cluster.shared, "covering")
     for name in ("below/secret", "hidden"):
         local_files.put(f"{here}/{name}", "uncovered\n")
@@ -31,7 +33,7 @@ def covered(cluster):
 
 
 @test
-def no_flag_of_a_mount_uncovers_anything(cluster):
+def mount_flags_uncover_nothing(cluster):
     with covered(cluster):
         for flags in ("", ":bind", ":rbind", ":bind+ro+private", ":rw+bind+noexec"):
             done = cluster.bash("ls -A /x/below /home/shared/covering/below; cat /x/hidden 2>&1 || true", *ON,
@@ -41,13 +43,13 @@ def no_flag_of_a_mount_uncovers_anything(cluster):
 
 
 @test
-def a_mount_with_bind_has_what_is_mounted_in_its_source(cluster):
+def bind_flag_shows_mounts_below_its_source(cluster):
     with covered(cluster):
         cluster.bash("stat -f -c %T /x/below", *ON, f"--container-mounts={PLACE}:/x:bind").good("tmpfs")
 
 
 @test
-def a_shell_hook_uncovers_nothing(cluster):
+def shell_hook_uncovers_nothing(cluster):
     hook = 'printf "%s /x none x-create=dir,bind\\n" ' + PLACE + ' >> "${ENROOT_MOUNTS}"\n'
     with covered(cluster), Hooks(cluster, {"50-mounts.sh": hook}):
         done = cluster.bash("ls -A /x/below", *ON)
@@ -55,7 +57,7 @@ def a_shell_hook_uncovers_nothing(cluster):
 
 
 @test
-def a_directory_with_mounts_in_it_is_no_image(cluster):
+def directory_with_mounts_is_refused_as_image(cluster):
     with covered(cluster):
         done = cluster.srun(*ON, "/probe", "/below/secret", "/hidden", image=PLACE)
         expect("uncovered" not in done.out, "the image shows what is covered", done)

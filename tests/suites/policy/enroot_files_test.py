@@ -1,4 +1,5 @@
-"""What a site and its users have in enroot's directories goes on counting: enroot.conf, mounts.d and environ.d."""
+"""Files of a site and its users in enroot's directories stay in effect: enroot.conf, mounts.d and
+environ.d."""
 import os
 import shutil
 
@@ -19,7 +20,7 @@ tmpfs           /tmp            tmpfs   x-create=dir,mode=1777  0 -1
 
 
 @test
-def mounts_of_enroot_are_made_in_every_container(cluster):
+def enroot_mounts_are_made_in_every_container(cluster):
     local_files.put(os.path.join(cluster.shared, "enroot a/file"), "of the site\n")
     files = {**ON, "enroot/mounts.d/10-system.fstab": STANDARD,
              "enroot/mounts.d/20-site.fstab": "/home/shared/enroot\\040a /opt/site none x-create=dir,bind,ro\n"
@@ -36,7 +37,7 @@ def mounts_of_enroot_are_made_in_every_container(cluster):
 
 
 @test
-def a_users_own_mounts_and_variables_of_enroot_count_for_him(cluster):
+def enroot_files_of_the_user_apply_to_the_user(cluster):
     own = os.path.join(cluster.home, "alice/.config/enroot")
     local_files.put(os.path.join(cluster.shared, "mine/file"), "hers\n")
     local_files.put(f"{own}/mounts.d/a.fstab", "/home/shared/mine /opt/mine\n")
@@ -57,7 +58,7 @@ def a_users_own_mounts_and_variables_of_enroot_count_for_him(cluster):
 
 
 @test
-def defaults_of_enroot_conf_count_and_the_jobs_variables_more(cluster):
+def enroot_conf_defaults_yield_to_job_variables(cluster):
     step = ["srun", "-w", "node01", IMAGE, "sh", "-c", "touch /usr/x 2> /dev/null && echo writable || echo read-only; id -u"]
     with Files(cluster, {**ON, "enroot/enroot.conf": "ENROOT_ROOTFS_WRITABLE no\nENROOT_REMAP_ROOT yes\nENROOT_DATA_PATH /tmp/$(id -u)\n",
                          "enroot/enroot.conf.d/a.conf": "ENROOT_ROOTFS_WRITABLE yes\n"}):
@@ -72,7 +73,7 @@ OFF = ["container-remap-root", "container-unshare", "container-mounts", "contain
 
 
 @test
-def an_option_that_is_off_is_refused_to_enroots_variables_and_files_too(cluster):
+def disabled_option_is_refused_in_enroot_variables_and_files(cluster):
     own = os.path.join(cluster.home, "alice/.config/enroot")
     off = {"spank-container/config.d/50-test.toml": f"enroot_compat = true\nfeatures_off = {OFF}\n"}
     step = ["srun", "-w", "node01", IMAGE]
@@ -88,7 +89,7 @@ def an_option_that_is_off_is_refused_to_enroots_variables_and_files_too(cluster)
                 answered("an_option_that_is_off_by_" + name.split(".")[0], done)
             finally:
                 shutil.rmtree(own)
-        # What says no, is overridden, or is the site's own, asks for nothing.
+        # Disabled or overridden files, and the site's own, request nothing.
         cluster.run(*step, "id", "-u", env=["ENROOT_REMAP_ROOT=n", "ENROOT_UNSHARE_NET=no", "ENROOT_X=y"]).good("2001")
         cluster.run(*step, "--no-container-remap-root", "--container-writable", "id", "-u", env=["ENROOT_REMAP_ROOT=y", "ENROOT_ROOTFS_WRITABLE=n"]).good("2001")
     with Files(cluster, {**off, "enroot/enroot.conf": "ENROOT_REMAP_ROOT yes\n", "enroot/mounts.d/a.fstab": "/home/shared /opt/site\n"}):
@@ -96,14 +97,14 @@ def an_option_that_is_off_is_refused_to_enroots_variables_and_files_too(cluster)
 
 
 @test
-def a_file_of_enroot_that_others_can_write_is_refused(cluster):
+def world_writable_enroot_file_is_refused(cluster):
     with Files(cluster, {**ON, "enroot/environ.d/a.env": "A=b\n"}) as files:
         os.chmod(files.path("enroot/environ.d/a.env"), 0o666)
         answered("a_file_of_enroot_that_all_can_write", cluster.run("srun", "-w", "node01", IMAGE, "true"))
 
 
 @test
-def without_enroot_compat_nothing_of_enroot_counts(cluster):
+def enroot_settings_are_ignored_without_enroot_compat(cluster):
     with Files(cluster, {"enroot/enroot.conf": "ENROOT_ROOTFS_WRITABLE no\n", "enroot/mounts.d/a.fstab": "/home/missing /x\n",
                          "enroot/environ.d/a.env": "A=b\n"}):
         cluster.run("srun", "-w", "node01", IMAGE, "sh", "-c", "touch /usr/x; echo ${A-unset}").good("unset")

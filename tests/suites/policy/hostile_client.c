@@ -1,5 +1,5 @@
-/* What a user loads into his srun in place of our plugin: the same options, and no checks. Its
- * arguments are the options' names, with "=" behind those that take a value. */
+/* A plugin that a user loads into srun in place of ours: the same options without checks. Its
+ * arguments are the options' names, with "=" after those that take a value. */
 #include <slurm/slurm.h>
 #include <slurm/slurm_errno.h>
 #include <slurm/spank.h>

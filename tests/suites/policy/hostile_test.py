@@ -1,7 +1,9 @@
-"""Thousands of hostile values of options, past srun's checks: every step runs or is refused with a line, and no node minds.
+"""Thousands of hostile option values that bypass srun's checks: every step runs or is refused with
+one line, and all nodes stay in service.
 
-SPC_HOSTILE_COUNT values (default 400) of SPC_HOSTILE_SEED (default 1), several in each step. They arrive on the node as options,
-by way of an srun that has another plugin instead of ours, and in the environment as twins."""
+SPC_HOSTILE_COUNT values (default 400) of SPC_HOSTILE_SEED (default 1), several in each step. They
+reach the node as options, by an srun with another plugin in place of ours, and as environment
+variables."""
 import json
 import os
 import random
@@ -17,11 +19,12 @@ sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../
 from hostile_strings import hostile  # noqa: E402
 
 COUNT, SEED = int(os.environ.get("SPC_HOSTILE_COUNT", "400")), int(os.environ.get("SPC_HOSTILE_SEED", "1"))
-IN_A_STEP = (1, 1, 2, 6, 12)  # one alone is looked at most; many come further in less time
+IN_A_STEP = (1, 1, 2, 6, 12)  # a single value is checked most closely; many cover more in less time
 BASE = b"registry:5000/suites/base:1"
 HERE = os.path.dirname(os.path.abspath(__file__))
 
-# Runs on the head in an allocation: reads lists of words, one step each; prints each step's exit code and what it said.
+# Runs on the head in an allocation. Reads lists of words, one step each. Prints each step's exit
+# code and output.
 DRIVER = """
 import concurrent.futures, json, os, subprocess
 def run(step):
@@ -39,7 +42,8 @@ with concurrent.futures.ThreadPoolExecutor(4) as pool:
 
 
 class Client:
-    """A directory in alice's home with her own slurm.conf, where our plugin is another one."""
+    """A directory in alice's home with her own slurm.conf, which loads another plugin in place of
+    ours."""
 
     def __init__(self, cluster):
         self.cluster, self.directory = cluster, os.path.join(cluster.home, "alice/hostile")
@@ -68,7 +72,7 @@ class Client:
             file.write(text)
 
     def run(self, steps, timeout):
-        """The exit code and the words of each step."""
+        """Returns the exit code and the output of each step."""
         self._write("steps.json", json.dumps(steps))
         os.chmod(self.directory, 0o777)
         self.cluster.run("sh", "-c", "cd hostile && exec salloc -N1 -n4 python3 driver.py", env=["SLURM_CONF=/home/alice/hostile/slurm.conf"], timeout=timeout).good()
@@ -80,8 +84,8 @@ def text(value):
 
 
 def steps_of(options, chance, count):
-    """Each with several hostile values, half of the steps as options and half as twins. Most have an image that exists, so
-    that what comes behind it is looked at."""
+    """Returns steps with several hostile values each, half of them as options and half as
+    environment variables. Most have an existing image, so that later checks are reached."""
     steps, values_sent = [], 0
     with_value = [name for name, takes in options.items() if takes]
     without = [name for name, takes in options.items() if not takes]
@@ -107,7 +111,7 @@ def daemons(cluster):
 
 
 @test
-def hostile_values_of_options_end_in_a_line_or_in_a_container(cluster):
+def hostile_option_values_end_in_error_or_container(cluster):
     before = daemons(cluster)
     with plugstack(cluster, "container_scope=job"), Client(cluster) as client:
         steps = steps_of(client.options, random.Random(SEED), COUNT)

@@ -1,4 +1,5 @@
-"""What must hold at every moment, attacked from inside a container or by its user on the node. tests/hostile/invariants lists all."""
+"""Permanent invariants, attacked from inside a container or by its user on the node.
+tests/hostile/invariants lists all."""
 import itertools
 import os
 import re
@@ -15,7 +16,7 @@ SECRET = "only bob may read this"
 
 
 @test
-def a_source_that_is_swapped_all_the_time_shows_nothing_of_others(cluster):
+def source_swapped_continuously_shows_no_foreign_files(cluster):
     private = os.path.join(cluster.home, "bob/swapped")
     os.makedirs(private, exist_ok=True)
     open(os.path.join(private, "file"), "w").write(SECRET)
@@ -47,7 +48,7 @@ def a_source_that_is_swapped_all_the_time_shows_nothing_of_others(cluster):
 
 
 @test
-def nobody_writes_into_a_program_of_ours(cluster):
+def program_files_are_never_writable_by_others(cluster):
     done = cluster.bash("""
         tried=0
         for exe in /proc/[0-9]*/exe; do
@@ -67,7 +68,7 @@ def nobody_writes_into_a_program_of_ours(cluster):
 
 
 @test
-def nobody_reads_the_memory_of_a_start(cluster):
+def process_memory_of_a_start_is_never_readable_by_others(cluster):
     name, layers = cluster.faulty.publish(with_probe("invariants-memory", [("data", os.urandom(1 << 20))]))
     gate = cluster.faulty.hold(layers[0])
     step = cluster.start_srun(*ON, "-n2", "/probe", image=name)
@@ -92,7 +93,7 @@ def nobody_reads_the_memory_of_a_start(cluster):
 
 
 @test
-def a_running_container_changes_no_mount_of_its_node(cluster):
+def running_container_changes_no_mount_of_the_node(cluster):
     before = cluster.mounts("node01")
     step = cluster.start_srun(*ON, "--container-mounts=/home/shared:/mnt,tmpfs:/scratch", "sh", "-c", "echo up; read end || :", stdin=OPEN)
     step.await_text("up")
@@ -103,7 +104,7 @@ def a_running_container_changes_no_mount_of_its_node(cluster):
 
 
 @test
-def the_user_of_an_image_changes_nothing(cluster):
+def image_user_setting_changes_nothing(cluster):
     for number, user in enumerate(("0", "0:0", "root", "4294967296", "-1", "99999999999999999999:0", "65534:65534", "no such user")):
         image = Image(f"suites/user-{number}", [[("probe", probe())]], {"User": user})
         done = cluster.srun(*ON, "/probe", image=image)
@@ -122,8 +123,8 @@ def tracer():
 
 @test
 def tasks_with_capabilities_read_no_text(cluster):
-    """Neither a variable nor an option nor a file of the site, from task_init on: options and environment by watchpoints,
-    four in each of two tasks, which have the same memory."""
+    """From task_init on, they read neither a variable nor an option nor a file of the site. Options
+    and environment are checked by watchpoints, four in each of two tasks with the same memory."""
     sys.path.append(os.path.join(HERE, "../../hostile"))
     import scene
 
@@ -144,7 +145,7 @@ def tasks_with_capabilities_read_no_text(cluster):
 
 
 @test
-def a_task_opens_nothing_between_entering_and_giving_up_its_privilege(cluster):
+def task_opens_nothing_between_entering_and_dropping_privilege(cluster):
     sys.path.append(os.path.join(HERE, "../../hostile"))
     import scene
 

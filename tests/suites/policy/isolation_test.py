@@ -1,10 +1,11 @@
-"""What keeps a container and the agent from harm, as far as it shows from outside; and images made to do harm."""
+"""Protection of a container and the agent as observable from outside, and malicious images."""
 import os
 import re
 
-from command import OPEN
+from command import OPEN, await_true
 from images import Image, named, special, with_probe
 from harness import equal, expect, test
+from outcomes import outcome
 
 ALLOWED_CAPABILITIES = {"SYS_ADMIN": 21, "SYS_CHROOT": 18, "SETUID": 7, "SETGID": 6, "KILL": 5, "DAC_OVERRIDE": 1,
                         "CHOWN": 0, "FOWNER": 3, "FSETID": 4, "SETFCAP": 31}
@@ -15,13 +16,13 @@ def status_of(text):
 
 
 @test
-def a_task_has_the_standard_descriptors_only(cluster):
+def task_has_the_standard_descriptors_only(cluster):
     # The fourth is that of ls itself.
     cluster.srun("bash", "-c", "exec ls /proc/self/fd").good("0\n1\n2\n3")
 
 
 @test
-def a_task_has_no_capability_and_no_new_privileges(cluster):
+def task_has_no_capability_and_no_new_privileges(cluster):
     status = status_of(cluster.srun("cat", "/proc/self/status").good())
     for name in ("CapInh", "CapPrm", "CapEff", "CapAmb"):
         equal(int(status[name], 16), 0, name)
@@ -29,13 +30,13 @@ def a_task_has_no_capability_and_no_new_privileges(cluster):
 
 
 @test
-def a_task_is_in_the_user_namespace_of_the_node(cluster):
+def task_is_in_the_user_namespace_of_the_node(cluster):
     outside = os.readlink(f"/proc/{cluster.pid('node01')}/ns/user")
     cluster.srun("-w", "node01", "readlink", "/proc/self/ns/user").good(outside)
 
 
 @test
-def every_mount_is_nosuid_and_nodev(cluster):
+def mounts_are_all_nosuid_and_nodev(cluster):
     out = cluster.srun("--container-mounts=/home/shared:/mnt,/usr:/host-usr,/run:/host-run", "cat", "/proc/self/mountinfo").good()
     for line in out.splitlines():
         where, options = line.split()[4:6]
@@ -44,7 +45,7 @@ def every_mount_is_nosuid_and_nodev(cluster):
 
 
 @test
-def no_mount_of_the_host_stays_visible(cluster):
+def host_mounts_are_all_hidden(cluster):
     out = cluster.srun("cat", "/proc/self/mountinfo").good()
     places = [line.split()[4] for line in out.splitlines()]
     wanted = ("/", "/proc", "/sys", "/dev", "/tmp", "/etc/hosts", "/etc/hostname", "/etc/resolv.conf")
@@ -53,7 +54,9 @@ def no_mount_of_the_host_stays_visible(cluster):
 
 
 @test
-def the_agent_has_no_environment_and_no_descriptor_of_slurms(cluster):
+@outcome(43, "contained", "proxy variables of the user")
+@outcome(71, "accepted", "Env with loader variables")
+def agent_has_no_environment_and_no_slurm_descriptor(cluster):
     running = cluster.start_srun("-w", "node01", "sh", "-c", "echo up; read end || :", stdin=OPEN)
     running.await_text("up")
     agent, = cluster.step_agents("node01")
@@ -67,7 +70,7 @@ def the_agent_has_no_environment_and_no_descriptor_of_slurms(cluster):
 
 
 @test
-def the_agent_has_only_the_capabilities_it_needs(cluster):
+def agent_has_only_the_capabilities_it_needs(cluster):
     running = cluster.start_srun("-w", "node01", "sh", "-c", "echo up; read end || :", stdin=OPEN)
     running.await_text("up")
     agent, = cluster.step_agents("node01")
@@ -77,12 +80,12 @@ def the_agent_has_only_the_capabilities_it_needs(cluster):
         equal(int(status[name], 16) & ~allowed, 0, f"{name} beyond what is needed")
     equal(int(status["CapInh"], 16) | int(status["CapAmb"], 16), 0, "capabilities that would be inherited")
     equal(status["NoNewPrivs"], "1", "NoNewPrivs")
-    equal(status["Groups"].strip(), "", "groups")
+    equal(status["Groups"].split(), ["2001", "2100"], "groups: the builder needs those of the job, and no other")
     running.end().good()
 
 
 @test
-def the_user_can_neither_trace_nor_signal_the_agent(cluster):
+def agent_cannot_be_traced_or_signalled_by_the_user(cluster):
     running = cluster.start_srun("-w", "node01", "bash", "-c", """
         agent=$(grep -lx agent /proc/[0-9]*/comm 2>/dev/null | head -n 1); agent=${agent%/comm}
         ls $agent/fd; cat $agent/maps; kill -9 ${agent#/proc/}; echo "found $agent" """)
@@ -93,30 +96,35 @@ def the_user_can_neither_trace_nor_signal_the_agent(cluster):
 
 
 @test
-def the_agent_is_static(cluster):
+def agent_is_static(cluster):
     program = open(cluster.inside("node01", "/usr/libexec/spank-container/agent"), "rb").read()
     expect(b"/ld-linux" not in program[:4096], "the agent asks for a dynamic loader")
 
 
 @test
-def no_helper_runs_as_root_but_the_agent(cluster):
+def helpers_other_than_the_agent_never_run_as_root(cluster):
     image = with_probe("helpers", [("data", os.urandom(200000))])
     name, layers = cluster.faulty.publish(image)
     gate = cluster.faulty.hold(layers[0])
     running = cluster.start_srun("-w", "node01", "/probe", image=name)
     running.await_text("pulling")
     owners = {}
-    for helper in ("import", "layer-writer"):
-        for pid in cluster.processes("node01", helper):
-            status = status_of(open(f"/proc/{pid}/status").read())
-            owners[helper] = (set(status["Uid"].split()), int(status["CapEff"], 16), status["NoNewPrivs"], status["Seccomp"])
+
+    def are_sealed():  # a helper that has just begun is not yet
+        for helper in ("import", "layer-writer"):
+            for pid in cluster.processes("node01", helper):
+                status = status_of(open(f"/proc/{pid}/status").read())
+                owners[helper] = (set(status["Uid"].split()), int(status["CapEff"], 16), status["NoNewPrivs"], status["Seccomp"])
+        return len(owners) == 2 and all(owner[3] == "2" for owner in owners.values())
+    await_true(are_sealed, 10, "import and layer-writer are not sealed")
     gate.set()
     running.end().good()
     equal(owners.get("import"), ({"998"}, 0, "1", "2"), "user, capabilities, no_new_privs and seccomp of import")
     equal(owners.get("layer-writer"), ({"998"}, 0, "1", "2"), "user, capabilities, no_new_privs and seccomp of layer-writer")
 
 
-# As a process of the service user that is in no sandbox: what it reaches of the process with this number.
+# Runs as a process of the service user outside of a sandbox: its access to the process with this
+# number.
 REACH = """
 import ctypes, os, sys
 os.setgroups([])
@@ -139,7 +147,7 @@ if [fd for fd in os.listdir(f"/proc/self/fd") if os.path.exists(f"/proc/self/fd/
 
 
 @test
-def layer_files_are_out_of_reach_of_the_service_user(cluster):
+def layer_files_are_unreachable_for_the_service_user(cluster):
     name, layers = cluster.faulty.publish(with_probe("reach", [("data", os.urandom(200000))]))
     gate = cluster.faulty.hold(layers[0])
     running = cluster.start_srun("-w", "node01", "/probe", image=name)
@@ -160,24 +168,25 @@ def layer_files_are_out_of_reach_of_the_service_user(cluster):
 
 
 @test
-def files_of_the_store_are_not_for_users(cluster):
+def store_files_are_unreachable_for_users(cluster):
     cluster.srun("-w", "node01", "true").good()
     modes = {}
-    for path in ("layers/sha256", "records", "names", "grants", "images", "locks"):
+    for path in ("layers/sha256", "records", "names", "grants", "images", "public", "locks"):
         status = os.stat(os.path.join(cluster.store("node01"), path))
         modes[path] = (status.st_uid, status.st_gid, oct(status.st_mode & 0o7777))
     equal(modes, {"layers/sha256": (0, 998, "0o750"), "records": (0, 998, "0o750"), "names": (0, 0, "0o755"), "grants": (0, 998, "0o750"),
-                  "images": (998, 998, "0o700"), "locks": (998, 998, "0o600")}, "owners and modes")
+                  "images": (998, 998, "0o700"), "public": (998, 998, "0o755"), "locks": (998, 998, "0o600")}, "owners and modes")
 
 
-# --- images that want out --------------------------------------------------------------------------------------------
+# --- malicious images -----------------------------------------------------------------------------
 
 LINKS = [("evil", "-> /etc"), ("up", "-> ../../../../../../etc"), ("magic", "-> /proc/1/root/etc"),
          ("self", "-> /proc/self/cwd"), ("etc", None), ("etc/inside", b"yes")]
 
 
 def lands_inside(cluster, target, seen_as):
-    """A file mounted at `target` is seen inside, and the node's /etc stays as it was."""
+    """Checks that a file mounted at `target` is visible inside, and that the node's /etc is
+    unchanged."""
     before = sorted(os.listdir(cluster.etc))
     path = os.path.join(cluster.shared, "landed")
     with open(path, "w") as file:
@@ -188,17 +197,18 @@ def lands_inside(cluster, target, seen_as):
 
 
 @test
-def a_mount_through_an_absolute_link_of_the_image_stays_inside(cluster):
+def mount_through_absolute_image_link_stays_inside(cluster):
     lands_inside(cluster, "/evil/made", "/etc/made")
 
 
 @test
-def a_mount_through_a_link_that_climbs_stays_inside(cluster):
+def mount_through_climbing_link_stays_inside(cluster):
     lands_inside(cluster, "/up/made", "/etc/made")
 
 
 @test
-def a_mount_through_a_link_into_proc_is_refused_or_stays_inside(cluster):
+@outcome(130, "contained", "links into /proc; entries under proc, sys, dev")
+def mount_through_link_into_proc_is_refused_or_stays_inside(cluster):
     before = sorted(os.listdir(cluster.etc))
     done = cluster.srun("--container-mounts=/home/shared:/magic/made", "/probe", image=with_probe("links", LINKS))
     expect(done.rc == 1 and len(done.errors()) == 1, "not refused with one line", done)
@@ -206,7 +216,7 @@ def a_mount_through_a_link_into_proc_is_refused_or_stays_inside(cluster):
 
 
 @test
-def a_workdir_that_is_a_magic_link_is_refused(cluster):
+def workdir_that_is_a_magic_link_is_refused(cluster):
     for number in (3, 5, 8, 10):
         done = cluster.srun(f"--container-workdir=/proc/self/fd/{number}", "true")
         expect(done.rc == 1 and len(done.errors()) == 1, "not refused with one line", done)
@@ -215,7 +225,8 @@ def a_workdir_that_is_a_magic_link_is_refused(cluster):
 
 
 @test
-def a_workdir_of_the_image_that_is_a_magic_link_is_refused(cluster):
+@outcome(73, "contained", "work directory that is a link, missing, a file")
+def image_workdir_that_is_a_magic_link_is_refused(cluster):
     image = with_probe("leak", [("dir", None)], WorkingDir="/proc/self/fd/8/../../..")
     done = cluster.srun("/probe", image=image)
     expect(done.rc == 1 and len(done.errors()) == 1, "not refused with one line", done)
@@ -223,32 +234,32 @@ def a_workdir_of_the_image_that_is_a_magic_link_is_refused(cluster):
 
 
 def passwd_of(cluster, name, entry):
-    """What alice reads in /etc/passwd when the image has this there."""
+    """Returns /etc/passwd as alice reads it if the image has this file."""
     out = cluster.srun("/probe", "/etc/passwd", image=with_probe(name, [("etc", None), entry])).good()
     expect("alice:x:2001:2001::/home/alice:/bin/bash\n" in out, f"there is no entry of the user: {out[:400]}")
     return out
 
 
 @test
-def the_images_passwd_keeps_its_entries_and_gets_the_users(cluster):
+def image_passwd_keeps_its_entries_and_gets_the_user(cluster):
     out = passwd_of(cluster, "passwd", ("etc/passwd", b"root:x:0:0::/root:/bin/sh\nold:x:2001:5::/:/bin/sh\nalice:x:7:7::/:/bin/sh\nmail:x:8:8::/:"))
     expect("root:x:0:0" in out and "\nmail:x:8:8" in out, f"entries of the image are lost: {out}")
     expect("old:x" not in out and "alice:x:7" not in out, f"another entry has the user's name or number: {out}")
 
 
 @test
-def a_passwd_that_is_a_fifo_makes_way(cluster):
+def passwd_that_is_a_fifo_is_replaced(cluster):
     passwd_of(cluster, "fifo", special("etc/passwd", b"6"))
 
 
 @test
-def a_passwd_that_is_a_directory_makes_way_or_is_refused(cluster):
+def passwd_that_is_a_directory_is_replaced_or_refused(cluster):
     done = cluster.srun("/probe", image=with_probe("dir-passwd", [("etc", None), ("etc/passwd", None)]))
     expect(done.rc == 0 or (done.rc == 1 and len(done.errors()) == 1), "neither accepted nor refused with one line", done)
 
 
 @test
-def a_passwd_that_is_a_link_is_replaced_and_what_it_names_is_not(cluster):
+def passwd_that_is_a_link_is_replaced_but_not_its_target(cluster):
     image = with_probe("link-passwd", [("etc", None), ("etc/passwd", "-> other"), ("etc/other", b"root:x:0:0::/root:/bin/sh\n")])
     out = cluster.srun("/probe", "/etc/passwd", "/etc/other", image=image).good()
     expect("alice:x:2001" in out.split("/etc/other:")[0], f"no entry of the user: {out}")
@@ -256,25 +267,26 @@ def a_passwd_that_is_a_link_is_replaced_and_what_it_names_is_not(cluster):
 
 
 @test
-def a_passwd_that_is_huge_does_no_harm(cluster):
+def passwd_that_is_huge_is_harmless(cluster):
     passwd_of(cluster, "huge", ("etc/passwd", b"x" * (32 << 20)))
 
 
 @test
-def an_image_without_any_directory_starts(cluster):
+def image_without_any_directory_starts(cluster):
     out = cluster.srun("/probe", "/etc/passwd", "/etc/group", "/tmp", "/home/alice", image=with_probe("bare", [])).good()
     for wanted in ("alice:x:2001:2001", "rigteam:x:2100:alice", "/tmp: mode 41777", "/home/alice: mode 40755 uid 2001", "uid 2001, in /\n"):
         expect(wanted in out + "\n", f"{wanted!r} is missing: {out}")
 
 
 @test
-def an_image_without_a_shell_starts_with_several_tasks(cluster):
+def image_without_a_shell_starts_with_several_tasks(cluster):
     out = cluster.srun("-n4", "/probe", image=with_probe("bare", [])).good()
     equal(out.count("uid 2001"), 4, "tasks")
 
 
 @test
-def an_image_without_layers_starts(cluster):
+@outcome(55, "accepted", "no layers, null layers")
+def image_without_layers_starts(cluster):
     done = cluster.srun("--container-mounts=/home/shared/probe:/probe", "/probe", image=empty_image(cluster))
     done.good()
 
@@ -289,28 +301,31 @@ def empty_image(cluster):
 
 
 @test
-def an_image_whose_proc_sys_dev_and_tmp_are_links_starts_inside(cluster):
+@outcome(130, "contained", "links into /proc; entries under proc, sys, dev")
+def image_with_links_as_proc_sys_dev_tmp_starts_inside(cluster):
     links = [("proc", "-> /usr/p"), ("sys", "-> usr/s"), ("dev", "-> /usr/d"), ("tmp", "-> /usr/t")]
     done = cluster.srun("/probe", "/usr/t", image=with_probe("linked", [*links, ("usr", None)]))
     expect("/usr/t: mode 41777" in done.good(), "/tmp is not where the image's link leads", done)
 
 
 @test
-def an_image_whose_dev_is_a_file_is_refused(cluster):
+def image_with_file_as_dev_is_refused(cluster):
     done = cluster.srun("/probe", image=with_probe("dev-file", [("dev", b"")]))
     equal((done.rc, len(done.errors())), (1, 1), "exit code and error lines", done)
     expect('"/dev"' in done.errors()[0], "the line does not name /dev", done)
 
 
 @test
-def a_link_loop_of_the_image_is_refused(cluster):
+@outcome(131, "contained", "a loop, a dangling link or a file as parent")
+def image_link_loop_is_refused(cluster):
     image = with_probe("loop", [("a", "-> b"), ("b", "-> a")])
     done = cluster.srun("--container-mounts=/home/shared:/a", "/probe", image=image)
     equal((done.rc, len(done.errors())), (1, 1), "exit code and error lines", done)
 
 
 @test
-def an_images_opaque_marker_and_whiteouts_work_as_docker_means_them(cluster):
+@outcome(97, "accepted", "whiteouts, opaque directories, three layers")
+def opaque_markers_and_whiteouts_work_like_docker(cluster):
     lower = [("probe", None), ("dir", None), ("dir/old", b"old\n"), ("gone", b"gone\n")]
     from images import probe
     image = Image("suites/whiteouts", [lower, [(".wh.probe", b""), (".wh.gone", b""), ("dir", None), ("dir/.wh..wh..opq", b""), ("dir/new", b"new\n")],
@@ -321,7 +336,8 @@ def an_images_opaque_marker_and_whiteouts_work_as_docker_means_them(cluster):
 
 
 @test
-def forged_overlay_attributes_of_an_image_have_no_effect(cluster):
+@outcome(114, "accepted", "capabilities and overlay attributes are dropped")
+def forged_overlay_attributes_have_no_effect(cluster):
     forged = named("dir", None)
     forged.pax_headers = {"SCHILY.xattr.trusted.overlay.opaque": "y", "SCHILY.xattr.user.overlay.opaque": "y",
                           "SCHILY.xattr.security.capability": "x", "SCHILY.xattr.trusted.overlay.redirect": "/etc"}

@@ -1,4 +1,5 @@
-"""Who reads what users, sites and images have written has no privilege; and who has some, reads nothing."""
+"""Processes that read input of users, sites and images have no privilege, and privileged ones read
+none."""
 import json
 import os
 
@@ -8,7 +9,7 @@ from hooks_test import hooks
 SYS_CHROOT, SYS_ADMIN, NET_ADMIN = 1 << 18, 1 << 21, 1 << 12
 TO_ENTER = SYS_CHROOT | SYS_ADMIN | NET_ADMIN
 
-# The process that has started this hook, then all of this user.
+# The process that started this hook, then all processes of this user.
 TELLS = """input=$(cat)
 stage=$(echo "$input" | sed -n 's/.*"stage": "\\(.*\\)".*/\\1/p' | head -1)
 rank=$(echo "$input" | sed -n 's/.*"SLURM_PROCID": "\\([0-9]*\\)".*/\\1/p' | head -1)
@@ -25,7 +26,8 @@ done | grep "Uid=$(id -u) "
 
 
 def seen(cluster):
-    """By stage and rank: the process that started the hook, and all processes of the user at that moment."""
+    """Returns, by stage and rank, the process that started the hook, and all processes of the user
+    at that moment."""
     found = {}
     for name in os.listdir(cluster.shared):
         if name.startswith("seen."):
@@ -47,7 +49,7 @@ def told(cluster, stages, *options):
 
 
 @test
-def who_reads_texts_on_the_host_can_change_its_root_and_nothing_else(cluster):
+def host_text_reader_has_only_the_chroot_capability(cluster):
     for options in ([], ["--container-remap-root"], ["--container-unshare=net,ipc"]):
         found = told(cluster, ["prepare", "create"], *options)
         equal(sorted({stage for stage, _ in found}), ["create", "prepare"], "stages")
@@ -58,7 +60,7 @@ def who_reads_texts_on_the_host_can_change_its_root_and_nothing_else(cluster):
 
 
 @test
-def who_asks_the_host_for_a_task_has_no_privilege(cluster):
+def host_request_process_has_no_privilege(cluster):
     found = told(cluster, ["task"])
     equal(sorted(found), [("task", "0"), ("task", "1")], "tasks")
     for (_, rank), (reader, _) in found.items():
@@ -67,7 +69,7 @@ def who_asks_the_host_for_a_task_has_no_privilege(cluster):
 
 
 @test
-def a_task_that_waits_has_what_entering_takes_and_nothing_else(cluster):
+def waiting_task_has_only_the_capabilities_to_enter(cluster):
     waiting = 0
     for (stage, _), (_, all_of_user) in told(cluster, ["prepare", "task"]).items():
         for process in all_of_user:
@@ -79,7 +81,7 @@ def a_task_that_waits_has_what_entering_takes_and_nothing_else(cluster):
 
 
 @test
-def a_hook_in_the_container_is_started_by_a_process_without_privilege(cluster):
+def container_hook_is_started_without_privilege(cluster):
     script = "sed -n -E 's/^(CapPrm|NoNewPrivs):[\\t ]*/\\1=/p' /proc/$PPID/status >/tmp/starter\n"
     with hooks(cluster, {"50-test": script, "50-test.json": (json.dumps({"stages": ["start"]}), 0o644)}):
         out = cluster.srun("-n1", "cat", "/tmp/starter").good()

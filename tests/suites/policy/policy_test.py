@@ -1,4 +1,4 @@
-"""What an administrator decides in config.toml and config.d, and that users cannot get around it."""
+"""Decisions of an administrator in config.toml and config.d, which users cannot bypass."""
 import contextlib
 import json
 import os
@@ -15,15 +15,15 @@ from site_files import Files, rules
 IMAGE = "--container-image=registry:5000/suites/base:1"
 
 
-# --- options that are off --------------------------------------------------------------------------------------------
+# --- disabled options -----------------------------------------------------------------------------
 
 @test
-def an_option_that_is_off_is_refused_however_it_is_given(cluster):
+def disabled_option_is_refused_in_every_form(cluster):
     with rules(cluster, 'features_off = ["container-mounts", "container-mount-home"]\n'):
         answered("an_option_that_is_off", cluster.run("srun", IMAGE, "--container-mounts=/home/shared:/mnt", "true"))
         answered("an_option_that_is_off", cluster.run("srun", IMAGE, "true", env=["SCONTAINER_MOUNTS=/home/shared:/mnt"]))
         answered("an_option_that_is_off", cluster.run("srun", IMAGE, "true", env=["PYXIS_CONTAINER_MOUNTS=/home/shared:/mnt"]))
-        # srun cannot see what only the task's environment has.
+        # srun does not see variables that only the task's environment has.
         done = cluster.run("srun", "--export=ALL,SCONTAINER_MOUNTS=/home/shared:/mnt", IMAGE, "true")
         answered("an_option_that_is_off", done)
         expect("task 0: Exited" in done.err, "it is not the task that refused it", done)
@@ -35,10 +35,10 @@ def an_option_that_is_off_is_refused_however_it_is_given(cluster):
     cluster.run("srun", IMAGE, "--container-mounts=/home/shared:/mnt", "true").good()
 
 
-# --- where images that are files may lie -----------------------------------------------------------------------------
+# --- directories for image files ------------------------------------------------------------------
 
 @test
-def images_that_are_files_lie_where_the_site_allows_it(cluster):
+def image_files_are_restricted_to_allowed_directories(cluster):
     local_files.squashfs(cluster)
     allowed = os.path.join(cluster.shared, "allowed")
     os.makedirs(allowed, exist_ok=True)
@@ -61,7 +61,7 @@ def images_that_are_files_lie_where_the_site_allows_it(cluster):
 # --- mounts and defaults ---------------------------------------------------------------------------------------------
 
 @test
-def the_sites_mounts_are_in_every_container(cluster):
+def site_mounts_are_in_every_container(cluster):
     local_files.put(os.path.join(cluster.shared, "site/file"), "of the site\n")
     with rules(cluster, 'mounts = ["/home/shared/site:/opt/site:ro", "/home/missing:/x:nofail"]\n'):
         cluster.run("srun", IMAGE, "cat", "/opt/site/file").good("of the site")
@@ -74,7 +74,7 @@ def the_sites_mounts_are_in_every_container(cluster):
 
 
 @test
-def the_sites_namespaces_are_every_containers_own(cluster):
+def site_namespaces_are_unshared_in_every_container(cluster):
     read = ["readlink", "/proc/self/ns/ipc", "/proc/self/ns/uts"]
     node = cluster.run("srun", "-w", "node01", IMAGE, *read).good().splitlines()
     with rules(cluster, 'unshare = ["ipc"]\n'):
@@ -87,7 +87,7 @@ def the_sites_namespaces_are_every_containers_own(cluster):
 
 
 @test
-def the_sites_environment_is_in_every_container(cluster):
+def site_environment_is_in_every_container(cluster):
     with rules(cluster, 'env = ["OF_THE_SITE=two words", "GREETER=site"]\nkeep_env = ["KEPT_*"]\n'):
         script = 'echo "$OF_THE_SITE/$GREETER/$KEPT_HERE"'
         done = cluster.run("srun", "-n2", IMAGE, "sh", "-c", script, env=["KEPT_HERE=job", "GREETER=job"])
@@ -99,7 +99,7 @@ def the_sites_environment_is_in_every_container(cluster):
 # --- drop-ins --------------------------------------------------------------------------------------------------------
 
 @test
-def a_drop_in_counts_from_the_next_step_on_and_as_long_as_it_is_there(cluster):
+def drop_in_applies_from_the_next_step_while_present(cluster):
     step = ["srun", "-w", "node01", IMAGE, "sh", "-c", "touch /usr/x 2> /dev/null && echo writable || echo read-only"]
     cluster.run(*step).good("writable")
     with Files(cluster, {"spank-container/config.d/10-a.toml": "writable = false\n"}) as files:
@@ -116,7 +116,7 @@ def a_drop_in_counts_from_the_next_step_on_and_as_long_as_it_is_there(cluster):
 # --- owners and modes ------------------------------------------------------------------------------------------------
 
 def loosen(path, mode=None, owner=None):
-    """Returns what undoes it."""
+    """Loosens the mode. Returns a function that restores it."""
     before = os.stat(path)
     if mode is not None:
         os.chmod(path, mode)
@@ -126,12 +126,12 @@ def loosen(path, mode=None, owner=None):
 
 
 LOOSE = {
-    "a_configuration_that_its_group_can_write": ("spank-container/config.toml", {"mode": 0o664}),
-    "a_configuration_of_another_user": ("spank-container/config.toml", {"owner": 2001}),
-    "a_drop_in_that_all_can_write": ("spank-container/config.d/50-test.toml", {"mode": 0o666}),
-    "a_directory_of_drop_ins_that_all_can_write": ("spank-container/config.d", {"mode": 0o777}),
-    "a_directory_of_drop_ins_of_another_user": ("spank-container/config.d", {"owner": 2001}),
-    "a_directory_above_the_configuration_that_its_group_can_write": ("spank-container", {"mode": 0o775}),
+    "group_writable_configuration": ("spank-container/config.toml", {"mode": 0o664}),
+    "configuration_of_another_user": ("spank-container/config.toml", {"owner": 2001}),
+    "world_writable_drop_in": ("spank-container/config.d/50-test.toml", {"mode": 0o666}),
+    "world_writable_drop_in_directory": ("spank-container/config.d", {"mode": 0o777}),
+    "drop_in_directory_of_another_user": ("spank-container/config.d", {"owner": 2001}),
+    "group_writable_configuration_directory": ("spank-container", {"mode": 0o775}),
 }
 
 
@@ -150,17 +150,17 @@ for title, (name, change) in LOOSE.items():
 
 
 @test
-def a_directory_further_up_that_others_can_write_is_refused(cluster):
+def world_writable_ancestor_directory_is_refused(cluster):
     undo = loosen(cluster.etc, mode=0o775)
     try:
-        with rules(cluster, "tag_ttl = 0\n"):  # what has been read and not changed since is not read again
+        with rules(cluster, "tag_ttl = 0\n"):  # unchanged files are not read again
             answered("a_directory_further_up_that_others_can_write", cluster.run("srun", "-w", "node01", IMAGE, "true"))
     finally:
         undo()
 
 
 @test
-def the_policy_that_is_kept_is_roots_and_can_be_read_by_all(cluster):
+def kept_policy_is_owned_by_root_and_readable_by_all(cluster):
     cluster.run("srun", "-w", "node01", IMAGE, "true").good()
     status = os.stat(cluster.inside("node01", "/run/spank-container/policy"))
     equal((status.st_uid, status.st_mode & 0o777), (0, 0o644), "owner and mode")
@@ -169,12 +169,12 @@ def the_policy_that_is_kept_is_roots_and_can_be_read_by_all(cluster):
 # --- at submission ---------------------------------------------------------------------------------------------------
 
 def submitted(cluster):
-    """The number of the next job tells whether there was one."""
+    """Returns whether a job was submitted, judged by the number of the next job."""
     return int(cluster.run("sh", "-c", "sbatch --parsable -o /dev/null --wrap=true").good())
 
 
 @test
-def what_config_toml_does_not_allow_is_refused_at_submission(cluster):
+def disallowed_by_config_is_refused_at_submission(cluster):
     with rules(cluster, 'features_off = ["container-mounts"]\n[registries."registry:5999"]\nblocked = true\n'):
         before = submitted(cluster)
         answered("an_option_that_is_off", cluster.run("srun", IMAGE, "--container-mounts=/home/shared:/mnt", "true"))
@@ -186,7 +186,7 @@ def what_config_toml_does_not_allow_is_refused_at_submission(cluster):
 
 
 @test
-def an_image_that_its_registry_does_not_have_is_refused_at_submission(cluster):
+def image_missing_in_registry_is_refused_at_submission(cluster):
     unknown = "--container-image=registry:5000/suites/base:nothing"
     with rules(cluster, "check_at_submit = true\n"):
         before = submitted(cluster)
@@ -195,14 +195,15 @@ def an_image_that_its_registry_does_not_have_is_refused_at_submission(cluster):
         expect(done.rc == 1 and len(done.errors()) == 1, "sbatch does not refuse it", done)
         equal(submitted(cluster), before + 1, "the number of the next job")
         cluster.run("srun", IMAGE, "true").good()
-        # What a node may have and the registry not is the node's affair, and so is a registry that cannot be reached from here.
+        # A node may have an image that the registry lacks, so the node decides. The same holds for
+        # a registry that cannot be reached from here.
         done = cluster.run("srun", unknown, "--container-pull=never", "true")
-        expect(done.rc == 1 and "fetch manifest" not in done.err, "the registry was asked", done)
+        expect(done.rc == 1 and "not on this node" in done.err, "the registry was asked", done)
 
 
 @test
-def an_image_for_nodes_of_another_architecture_is_not_refused_at_submission(cluster):
-    """An index of one image; where jobs are submitted says nothing of the nodes."""
+def image_for_nodes_of_other_architecture_is_submitted(cluster):
+    """An index of one image. The submitting host implies nothing about the nodes."""
     manifest = with_probe("policy-other", [("content", b"other\n")]).parts()[0]
     cluster.faulty.manifests["suites/policy-other:1"] = json.dumps({"schemaVersion": 2, "mediaType": INDEX, "manifests": [
         {"mediaType": MANIFEST, "digest": digest_of(manifest), "size": len(manifest), "platform": {"os": "linux", "architecture": "s390x"}}]}).encode()
@@ -215,14 +216,14 @@ def an_image_for_nodes_of_another_architecture_is_not_refused_at_submission(clus
 
 @contextlib.contextmanager
 def observed_tool(cluster):
-    """In place of scontainer on the head: it notes that it was started, and does what it would do."""
+    """Replaces scontainer on the head by a script that records its start and runs scontainer."""
     tool, real, seen = "/usr/bin/scontainer", "/home/shared/observed/bin/scontainer", os.path.join(cluster.shared, "started")
     script = os.path.join(cluster.shared, "observed-scontainer")
     local_files.put(seen, "")
     os.chmod(seen, 0o666)
     local_files.put(script, f"#!/bin/sh\necho $1 >> /home/shared/started\nexec {real} \"$@\"\n")
     os.chmod(script, 0o755)
-    # With the other programs where it looks for them.
+    # In the directory where it looks for the other programs.
     cluster.root("head", "sh", "-euc", f'mkdir -p "${{1%/*}}"; cp "$0" "$1"; ln -sfn /usr/libexec "${{1%/*}}/../libexec"', tool, real).good()
     cluster.root("head", "mount", "--bind", "/home/shared/observed-scontainer", tool).good()
     try:
@@ -232,24 +233,25 @@ def observed_tool(cluster):
 
 
 @test
-def srun_starts_no_program_to_know_what_is_refused(cluster):
+def srun_checks_the_policy_without_starting_programs(cluster):
     mounts = ("srun", IMAGE, "--container-mounts=/home/shared:/mnt", "true")
     with observed_tool(cluster) as started:
         with rules(cluster, 'features_off = ["container-mounts"] # TOML\n[registries."registry:5999"]\nblocked = true\n'):
             answered("an_option_that_is_off", cluster.run(*mounts))
             answered("a_blocked_registry", cluster.run("srun", "--container-image=registry:5999/base", "true"))
             cluster.run("srun", IMAGE, "true").good()
-        equal(started(), [], "what was started")
-        with rules(cluster, 'features_off = ["""container-mounts"""]\n'):  # more than srun can read
+        # Less common forms of TOML.
+        with rules(cluster, 'features_off = ["""container-mounts"""]\nregistries."registry:5999" = { blocked = true }\n'):
             answered("an_option_that_is_off", cluster.run(*mounts))
-        equal(started(), ["submit-check"], "what was started for a text in three quotes")
+            answered("a_blocked_registry", cluster.run("srun", "--container-image=registry:5999/base", "true"))
+        equal(started(), [], "what was started")
         with rules(cluster, "check_at_submit = true\n"):
             cluster.run("srun", IMAGE, "true").good()
-        equal(started(), ["submit-check"] * 2, "what was started with check_at_submit")
+        equal(started(), ["submit-check"], "what was started with check_at_submit")
 
 
 @test
-def the_site_s_program_is_told_of_the_image_when_a_job_is_submitted(cluster):
+def site_program_gets_the_image_at_submission(cluster):
     told = os.path.join(cluster.shared, "told-at-submit")
     program = os.path.join(cluster.etc, "spank-container/at-submit")
     local_files.put(program, "#!/bin/sh\necho \"$# $1 $(id -un) $(ps -o sid= -p $$) $$ $(pwd) $(readlink /proc/$$/fd/0 /proc/$$/fd/1 | sort -u)\" >>/home/shared/told-at-submit\nsleep 3\n")
@@ -269,7 +271,7 @@ def the_site_s_program_is_told_of_the_image_when_a_job_is_submitted(cluster):
             cluster.run("srun", IMAGE, "true").good()
             await_true(lambda: len(begun()) == 2, 5, "srun outside of a job has not started it")
             cluster.await_job(job)
-            # Neither steps of jobs, nor what is refused, nor what no registry has to be asked for.
+            # Excluded are steps of jobs, refused requests, and those that need no registry.
             cluster.run("salloc", "-n1", "srun", IMAGE, "true").good()
             local_files.squashfs(cluster)
             cluster.run("srun", "--container-image=/home/shared/base.sqsh", "true").good()
@@ -285,10 +287,10 @@ def the_site_s_program_is_told_of_the_image_when_a_job_is_submitted(cluster):
         os.unlink(told)
 
 
-# --- what is known afterwards ----------------------------------------------------------------------------------------
+# --- recorded state -------------------------------------------------------------------------------
 
 @test
-def tasks_and_the_log_know_the_digest_of_the_image(cluster):
+def image_digest_is_known_to_tasks_and_log(cluster):
     index = json.load(open(os.path.join(cluster.base_layout, "index.json")))
     digest = index["manifests"][0]["digest"]
     done = cluster.run("srun", "-N2", "-n4", IMAGE, "sh", "-c", 'echo "$SCONTAINER_IMAGE_NAME $SCONTAINER_IMAGE_DIGEST $SLURM_JOB_ID"')

@@ -1,4 +1,4 @@
-"""--container-private: each task has a container of its own over the same image."""
+"""--container-private: each task has its own container over the same image."""
 import os
 import subprocess
 import time
@@ -15,7 +15,7 @@ def lines(done):
 
 
 @test
-def each_task_has_a_layer_and_a_tmp_of_its_own(cluster):
+def tasks_have_a_layer_and_a_tmp_of_their_own(cluster):
     done = cluster.bash("me=$SLURM_PROCID; echo $me >/mine; echo $me >/tmp/mine; mkdir /sync 2>/dev/null; echo $me >/dev/shm/private-$me; "
                         "until test $(ls /dev/shm/private-* | wc -l) = 3; do sleep 0.05; done; echo $(cat /mine /tmp/mine /dev/shm/private-$me); "
                         "sleep 0.3; rm -f /dev/shm/private-$me", "-n3", "-N1", "--container-private")
@@ -23,10 +23,10 @@ def each_task_has_a_layer_and_a_tmp_of_its_own(cluster):
 
 
 @test
-def tasks_share_everything_but_their_files(cluster):
+def tasks_share_everything_except_their_files(cluster):
     done = cluster.bash("readlink /proc/self/ns/user /proc/self/ns/ipc /proc/self/ns/net /proc/self/ns/pid | xargs echo", "-n3", "-N1", "--container-private")
     equal(len(set(lines(done))), 1, "namespaces", done)
-    # All at the same time: numbers of namespaces that have ended are given again.
+    # All at the same time: the kernel reuses numbers of ended namespaces.
     done = cluster.bash("readlink /proc/self/ns/mnt; touch /dev/shm/space-$SLURM_PROCID; "
                         "until test $(ls /dev/shm/space-* | wc -l) = 3; do sleep 0.05; done; sleep 0.3; rm -f /dev/shm/space-$SLURM_PROCID",
                         "-n3", "-N1", "--container-private")
@@ -52,7 +52,7 @@ unlink("/dev/shm/cma-$me", "/dev/shm/cma-done-$me");
 
 
 @test
-def the_image_is_fetched_once_a_node_and_the_tag_asked_for_once(cluster):
+def image_is_fetched_once_per_node_and_tag_resolved_once(cluster):
     name, _ = cluster.faulty.publish(with_probe("private-once", []))
     cluster.faulty.requests.clear()
     cluster.srun("-w", "node01", "-n4", "-N1", "--container-private", "/probe", "/x", image=name).good()
@@ -64,7 +64,7 @@ def the_image_is_fetched_once_a_node_and_the_tag_asked_for_once(cluster):
 
 
 @test
-def an_image_with_a_login_is_asked_for_once(cluster):
+def image_with_login_is_requested_once(cluster):
     with in_home(cluster, ".docker/config.json", DOCKER):
         done = cluster.srun("-n3", "-N1", "--container-private", "--container-verbose", "true", image=PRIVATE)
     done.good()
@@ -72,7 +72,7 @@ def an_image_with_a_login_is_asked_for_once(cluster):
 
 
 @test
-def with_a_name_or_to_be_saved_it_is_refused(cluster):
+def private_with_name_or_save_is_refused(cluster):
     for option in ("--container-name=x", "--container-save=./x.sqsh"):
         done = cluster.srun("--container-private", option, "true")
         equal(done.rc, 1, "exit code", done)
@@ -80,14 +80,14 @@ def with_a_name_or_to_be_saved_it_is_refused(cluster):
 
 
 @test
-def a_task_that_fails_to_start_ends_the_step_and_leaves_nothing(cluster):
+def task_that_fails_to_start_ends_step_and_leaves_nothing(cluster):
     done = cluster.srun("-n3", "-N1", "--container-private", "--container-mounts=/no/such:/mnt", "true")
     equal((done.rc, len(set(done.errors()))), (1, 1), "exit code and different lines", done)
     cluster.must_be_quiet(within=2)
 
 
 @test
-def scancel_at_any_moment_of_many_starts_leaves_nothing(cluster):
+def scancel_during_many_starts_leaves_nothing(cluster):
     open(os.path.join(cluster.home, "alice/private.sqsh"), "wb").close()
     subprocess.run(["mksquashfs", HERE, os.path.join(cluster.home, "alice/private.sqsh"), "-quiet", "-no-progress", "-noappend"], check=True,
                    stdout=subprocess.DEVNULL)
@@ -102,7 +102,7 @@ def scancel_at_any_moment_of_many_starts_leaves_nothing(cluster):
 
 
 @test
-def the_agent_that_is_killed_between_two_tasks_fails_the_step(cluster):
+def agent_killed_between_two_tasks_fails_the_step(cluster):
     running = cluster.start_srun("-n12", "--overcommit", "-w", "node01", "--container-private", "sleep", "1")
     await_true(lambda: cluster.step_agents("node01"), 10, "no agent starts")
     kill_all(cluster.step_agents("node01"))
@@ -112,7 +112,7 @@ def the_agent_that_is_killed_between_two_tasks_fails_the_step(cluster):
 
 
 @test
-def as_root_inside_each_task_has_its_own_too(cluster):
+def tasks_as_root_inside_have_their_own_layers(cluster):
     done = cluster.bash("echo $SLURM_PROCID >/root/mine; id -u; cat /root/mine; stat -f -c %T /root", "-n2", "-N1", "--container-private",
                         "--container-remap-root", "--container-contain")
     equal(lines(done), ["0", "0", "0", "1", "tmpfs", "tmpfs"], "what they found", done)

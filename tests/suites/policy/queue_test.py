@@ -1,4 +1,4 @@
-"""What is known of an image before its job waits, and what Slurm's accounting knows of it."""
+"""Data about an image before its job waits, and in Slurm's accounting."""
 import contextlib
 import json
 import os
@@ -36,7 +36,7 @@ def cancel_all(cluster):
 
 @contextlib.contextmanager
 def partitions(cluster):
-    """Three more, of the same nodes; node02 has a feature."""
+    """Adds three partitions of the same nodes. node02 has a feature."""
     names = ("arm", "cuda", "rocm")
     for name in names:
         cluster.root("head", "scontrol", "create", f"PartitionName={name}", "Nodes=ALL").good()
@@ -51,7 +51,7 @@ def partitions(cluster):
 
 
 def publish(cluster, name, *variables, architectures=("amd64",)):
-    """An image for each of the architectures under one name."""
+    """Publishes an image for each of the architectures under one name."""
     entries = []
     for architecture in architectures:
         image = with_probe(f"queue-{name}", [("of", architecture.encode())], Env=list(variables))
@@ -67,12 +67,12 @@ def publish(cluster, name, *variables, architectures=("amd64",)):
 
 
 def submitted(cluster):
-    """The number of the next job tells whether there was one."""
+    """Returns whether a job was submitted, judged by the number of the next job."""
     return int(cluster.run("sh", "-c", "sbatch --parsable -o /dev/null --wrap=true").good())
 
 
 @test
-def an_image_of_another_architecture_is_refused_before_its_job_waits(cluster):
+def image_of_foreign_architecture_is_refused_at_submission(cluster):
     arm, _ = publish(cluster, "arm", architectures=["arm64"])
     both, _ = publish(cluster, "both", architectures=["amd64", "arm64"])
     with rules(cluster, SITE), partitions(cluster):
@@ -83,7 +83,7 @@ def an_image_of_another_architecture_is_refused_before_its_job_waits(cluster):
         done = cluster.run("sbatch", "-o", "/dev/null", stdin=script)
         expect(done.rc == 1 and 'for partition "rocm"' in done.err and len(done.errors()) == 1, "sbatch does not refuse it", done)
         equal(submitted(cluster), before + 1, "the number of the next job")
-        # Where one partition of two will do, and for which image of two, the nodes decide.
+        # If one of two partitions accepts one of two images, the nodes decide which.
         for partition in ("arm", "rocm,arm"):
             cluster.run("sbatch", "-H", "-o", "/dev/null", "-p", partition, arm, stdin="#!/bin/sh\n").good()
         for partition in ("main", "arm"):
@@ -93,13 +93,13 @@ def an_image_of_another_architecture_is_refused_before_its_job_waits(cluster):
 
 
 @test
-def an_image_that_the_gpus_of_a_partition_do_not_fit_is_refused_before_its_job_waits(cluster):
+def image_unfit_for_partition_gpus_is_refused_at_submission(cluster):
     cuda, _ = publish(cluster, "cuda", "CUDA_VERSION=12.4.1", "NVIDIA_REQUIRE_CUDA=cuda>=12.4 brand=tesla,driver>=470,driver<471 driver>=525")
     newest, _ = publish(cluster, "newest", "NVIDIA_REQUIRE_CUDA=cuda>=12.4")
     with rules(cluster, SITE), partitions(cluster):
         answered("an_image_for_gpus_of_another_vendor", cluster.run("srun", "-p", "rocm", cuda, "/probe"))
         answered("an_image_that_needs_a_newer_driver", cluster.run("srun", "-p", "cuda", newest, "/probe"))
-        # As on the node: one alternative of three is enough, and who knows better says so.
+        # As on the node: one alternative of three is enough, and the user can override the check.
         hold = ("sbatch", "-H", "-o", "/dev/null", "-p", "cuda")
         cluster.run(*hold, cuda, stdin="#!/bin/sh\n").good()
         cluster.run(*hold, newest, stdin="#!/bin/sh\n", env=["NVIDIA_DISABLE_REQUIRE=1"]).good()
@@ -110,7 +110,7 @@ def an_image_that_the_gpus_of_a_partition_do_not_fit_is_refused_before_its_job_w
 
 
 @test
-def an_mpi_that_a_partition_cannot_start_is_a_warning_before_the_job_waits(cluster):
+def mpi_unsupported_by_partition_is_a_warning_at_submission(cluster):
     mpi, _ = publish(cluster, "mpi", "OPENMPI_VERSION=4.1.7")
     with rules(cluster, SITE), partitions(cluster):
         done = cluster.run("sbatch", "-H", "-o", "/dev/null", "-p", "cuda", mpi, stdin="#!/bin/sh\n")
@@ -122,7 +122,7 @@ def an_mpi_that_a_partition_cannot_start_is_a_warning_before_the_job_waits(clust
 
 
 @test
-def what_the_user_has_pulled_is_known_by_its_files(cluster):
+def image_pulled_by_user_is_known_by_its_files(cluster):
     base = cluster.name_of("base")
     cluster.run("scontainer", "rm", base)  # another suite may have pulled it
     hold = ("sbatch", "-H", "-o", "/dev/null", f"--container-image={base}")
@@ -137,14 +137,14 @@ def what_the_user_has_pulled_is_known_by_its_files(cluster):
 
 
 def reconfigure(cluster):
-    """From 23.11 on slurmctld starts anew, and asks its nodes first."""
+    """From 23.11 on slurmctld restarts, and queries its nodes first."""
     cluster.root("head", "scontrol", "reconfigure").good()
     await_true(lambda: cluster.inquirer.ask("sinfo -h -N -o %T") == ["idle"] * len(cluster.nodes), 15, "the nodes do not become idle")
 
 
 @contextlib.contextmanager
 def job_submit(cluster):
-    """slurmctld with the example of a job_submit plugin."""
+    """Runs slurmctld with the example job_submit plugin."""
     conf = os.path.join(cluster.etc, "slurm/slurm.conf")
     before = open(conf).read()
     shutil.copy(EXAMPLE, os.path.join(cluster.etc, "slurm/job_submit.lua"))
@@ -167,7 +167,7 @@ def comment_of(cluster, job):
 
 
 @test
-def accounting_has_the_image_and_its_digest(cluster):
+def accounting_has_image_and_digest(cluster):
     image, digests = publish(cluster, "accounted")
     name = image.split("=")[1]
     hold = ("sbatch", "-H", "--parsable", "-o", "/dev/null")

@@ -1,4 +1,4 @@
-"""--container-security and the key seccomp: which system calls a container's tasks can make."""
+"""--container-security and the key seccomp: system calls permitted to a container's tasks."""
 import json
 import os
 
@@ -12,7 +12,7 @@ DEFAULT = "/etc/containers/seccomp.json"
 
 
 def denies(*calls, error=1, action="SCMP_ACT_ERRNO"):
-    """A profile of podman's form that allows everything but these."""
+    """Returns a profile in podman's form that allows everything but these."""
     entry = {"names": list(calls), "action": action, "args": [], "comment": "", "includes": {}, "excludes": {}}
     if action == "SCMP_ACT_ERRNO":
         entry["errnoRet"] = error
@@ -20,7 +20,7 @@ def denies(*calls, error=1, action="SCMP_ACT_ERRNO"):
 
 
 def profile(cluster, name, text):
-    """Written where users have it on every node."""
+    """Writes the profile to a path that users have on every node."""
     here, there = local_files.shared(cluster, name)
     local_files.put(here, text)
     return f"--container-security=seccomp={there}"
@@ -32,7 +32,7 @@ def site(cluster, value, **files):
 
 
 @test
-def a_job_narrows_its_tasks_by_a_profile_of_podmans_form(cluster):
+def job_narrows_its_tasks_by_a_podman_seccomp_profile(cluster):
     option = profile(cluster, "no-mkdir.json", denies("mkdir", "mkdirat", error=61))
     done = cluster.bash("mkdir /tmp/x || grep Seccomp: /proc/self/status", *ON, "-n2", option)
     equal(done.good().split(), ["Seccomp:", "2"] * 2, "filters of both tasks", done)
@@ -43,7 +43,7 @@ def a_job_narrows_its_tasks_by_a_profile_of_podmans_form(cluster):
 
 
 @test
-def what_cannot_be_kept_is_refused(cluster):
+def unsupported_profile_is_refused(cluster):
     for value, said in (("seccomp=unconfined", "seccomp=unconfined is not allowed"), ("seccomp=x.json", '"x.json" is not an absolute path'),
                         ("apparmor=x", '"apparmor=x" is not allowed')):
         done = cluster.srun(*ON, f"--container-security={value}", "true")
@@ -57,11 +57,14 @@ def what_cannot_be_kept_is_refused(cluster):
 
 
 @test
-def labels_of_the_site_are_set_or_the_step_is_refused_on_a_fake_node_with_apparmor(cluster):
-    # This kernel has neither module: the keys do nothing. Then the node says that it has AppArmor, which does not know the profile.
+def site_labels_are_set_or_step_refused_on_fake_apparmor_node(cluster):
+    # This kernel has neither module, so the keys have no effect. Later the node reports AppArmor,
+    # which does not know the profile.
     labels = 'apparmor_profile = "jobs"\nselinux_label = "system_u:system_r:container_t:s0"\n'
     with Files(cluster, {"spank-container/config.d/50-test.toml": labels}):
-        cluster.bash("echo unconfined", *ON).good("unconfined")
+        done = cluster.bash("echo unconfined", "-N2")
+        idle = "warning: apparmor_profile of config.toml has no effect: this node runs neither AppArmor nor SELinux"
+        equal((done.good(), done.messages()), ("unconfined\nunconfined", [idle]), "output and messages", done)
         script = "mount -t tmpfs fake /sys/module && mkdir -p /sys/module/apparmor/parameters && echo Y >/sys/module/apparmor/parameters/enabled"
         cluster.root("node01", "sh", "-c", script).good()
         try:
@@ -70,13 +73,13 @@ def labels_of_the_site_are_set_or_the_step_is_refused_on_a_fake_node_with_apparm
                 expect(done.rc == 1 and "ran" not in done.out and 'apparmor_profile of the site: set the AppArmor label "jobs": ' in done.err,
                        f"the step is not refused with {options}", done)
             done = cluster.bash("echo ran", *ON, "--container-mounts=umount:/proc")
-            expect(done.rc == 1 and "the container has no /proc by which to set it" in done.err, "it is not refused without /proc", done)
+            expect(done.rc == 1 and "set the security label: the container has no /proc" in done.err, "it is not refused without /proc", done)
         finally:
             cluster.root("node01", "umount", "/sys/module").good()
 
 
 @test
-def a_profile_that_kills_ends_the_step_and_harms_no_node(cluster):
+def killing_profile_ends_the_step_and_harms_no_node(cluster):
     text = json.dumps({"defaultAction": "SCMP_ACT_KILL_PROCESS", "syscalls": []})
     done = cluster.srun(*ON, profile(cluster, "kills.json", text), "true")
     expect(done.rc != 0, "the step has succeeded", done)
@@ -86,7 +89,7 @@ def a_profile_that_kills_ends_the_step_and_harms_no_node(cluster):
 
 
 @test
-def nobody_lifts_the_sites_profile(cluster):
+def site_profile_cannot_be_lifted(cluster):
     with site(cluster, DEFAULT, **{"containers/seccomp.json": denies("mkdir", "mkdirat", error=61)}):
         own = profile(cluster, "no-rmdir.json", denies("rmdir", "unlinkat", error=62))
         done = cluster.bash("mkdir /tmp/x || rmdir /tmp || true", *ON, own)
@@ -99,7 +102,7 @@ def nobody_lifts_the_sites_profile(cluster):
 
 
 @test
-def who_joins_is_narrowed_as_the_others(cluster):
+def joining_step_gets_the_same_profile(cluster):
     option = profile(cluster, "no-mkdir.json", denies("mkdir", "mkdirat", error=61))
     named = (*ON, "--container-name=narrow")
     running = cluster.start_srun(*named, option, "bash", "-c", "echo up; read end || :", stdin=OPEN)
@@ -114,7 +117,7 @@ def who_joins_is_narrowed_as_the_others(cluster):
 
 
 @test
-def a_site_keeps_paths_of_the_node_to_itself(cluster):
+def site_can_keep_node_paths_private(cluster):
     here, there = local_files.shared(cluster, "kept")
     local_files.put(f"{here}/below/file", "kept\n")
     link, link_path = local_files.shared(cluster, "to-kept")
@@ -143,7 +146,7 @@ def images_are_allowed_by_pattern_user_group_and_partition(cluster):
         with Files(cluster, {"spank-container/config.d/50-test.toml": f'allowed_images = ["registry.example/*", "{rules}"]\n'}):
             done = cluster.srun(*ON, "true")
             expect((done.rc == 0) == allowed, f"the rule {rules!r} is not kept", done)
-            expect(allowed or "this site does not allow it to you in partition \"main\"" in done.err, "the reason is not said", done)
-            if "partition=gpu" in rules:  # what a job says of its own partition counts for nothing
+            expect(allowed or "not allowed by this site for this user in partition \"main\"" in done.err, "the reason is not said", done)
+            if "partition=gpu" in rules:  # a job's claim about its own partition is ignored
                 done = cluster.srun(*ON, "--export=ALL,SLURM_JOB_PARTITION=gpu", "true", env=["SLURM_JOB_PARTITION=gpu"])
                 expect(done.rc != 0, "the job's own word counts", done)

@@ -1,4 +1,5 @@
-"""policy.json: whose signature an image must have. It is the site's rule, at each start, whatever the node has already."""
+"""policy.json: required signatures of an image. The site's rule applies at each start, also to
+stored images."""
 import os
 import shutil
 
@@ -13,7 +14,7 @@ ON = 'signature_policy = "/etc/containers/policy.json"\ntag_ttl = 60\n'
 
 
 class Site:
-    """A site that asks for signatures: `key` is the path that policy.json has."""
+    """A site that requires signatures. `key` is the path in policy.json."""
 
     def __init__(self, cluster, text):
         self.cluster, self.text = cluster, text
@@ -27,7 +28,7 @@ class Site:
 
 
 class Signed:
-    """An image of a registry of the tests, with the keys that may sign it."""
+    """An image of a test registry, and the keys that may sign it."""
 
     def __init__(self, cluster, name):
         self.cluster, self.image = cluster, with_probe(name, [("data", os.urandom(40))])
@@ -48,7 +49,7 @@ class Signed:
 
 
 def keys(cluster, *names):
-    """Below /etc/containers, by the path that a node knows."""
+    """Keys below /etc/containers, by the node's path."""
     made = [Key(cluster.images, name) for name in names]
     for key in made:
         os.makedirs(os.path.join(cluster.etc, "containers"), exist_ok=True)
@@ -62,7 +63,7 @@ def required(*keys):
 
 
 @test
-def an_image_starts_only_with_a_signature_of_the_sites_key(cluster):
+def image_starts_only_with_signature_of_site_key(cluster):
     faulty = cluster.faulty
     image = Signed(cluster, "signed")
     before = Signed(cluster, "signed-before")
@@ -72,19 +73,20 @@ def an_image_starts_only_with_a_signature_of_the_sites_key(cluster):
         files.write("containers/policy.json", required(site))
         answered("an_unsigned_image", image.start())
         expect(not any(path.endswith(image.layers[0]) for path in faulty.requests), "a layer was fetched")
-        # The node has it, and knows it as public: no exception.
+        # A stored image known as public is no exception.
         for options in ((), ("--container-pull=missing",), ("--container-pull=never",)):
             expect("the image is not signed" in before.start(*options).err, "what the node has already has started")
         image.attach(other)
         answered("an_image_signed_by_others", image.start())
         image.attach(site)
         image.start().good()
-        # Its signature is there now: nobody is asked, whatever becomes of the registry.
+        # Its signature is stored now, so the registry is not asked, even if it fails.
         faulty.answers[f"/v2/suites/signed/manifests/{tag_of(image.digest)}"] = (403, {"code": "DENIED", "message": "not today"})
         asked = image.asked()
         image.start("--container-pull=missing").good()
         equal(image.asked(), asked, "requests of a later start")
-        # The key is replaced, in its place and by another one, and then the policy: the next start follows.
+        # The key is replaced in its file and by another path, then the policy changes. The next
+        # start uses the new one.
         shutil.copy(files.path("containers/other.pub"), files.path("containers/site.pub"))
         answered("a_registry_that_does_not_say_who_signed", image.start("--container-pull=missing"))
         del faulty.answers[f"/v2/suites/signed/manifests/{tag_of(image.digest)}"]
@@ -102,7 +104,7 @@ def an_image_starts_only_with_a_signature_of_the_sites_key(cluster):
 
 
 @test
-def a_container_with_a_name_starts_only_while_its_image_is_admitted(cluster):
+def named_container_starts_only_while_image_is_admitted(cluster):
     image = Signed(cluster, "signed-named")
     step = ["srun", "-w", "node01", "--container-name=signed", "/probe", "/data"]
     image.start("--container-name=signed").good()
@@ -113,7 +115,7 @@ def a_container_with_a_name_starts_only_while_its_image_is_admitted(cluster):
         image.attach(site)
         cluster.run(*step).good()
         asked = image.asked()
-        # The tag moves on: the container stays what it is.
+        # The tag moves: the container keeps its image.
         moved = Signed(cluster, "signed-named")
         expect(moved.digest != image.digest, "the tag has not moved")
         cluster.run(*step).good()
@@ -125,7 +127,7 @@ def a_container_with_a_name_starts_only_while_its_image_is_admitted(cluster):
 
 
 @test
-def images_that_are_files_need_a_rule_of_their_own(cluster):
+def image_files_need_their_own_policy_rule(cluster):
     path = local_files.squashfs(cluster)
 
     def start(image, **how):
@@ -151,7 +153,7 @@ def images_that_are_files_need_a_rule_of_their_own(cluster):
 
 
 @test
-def a_container_made_of_an_archive_starts_only_while_archives_are_admitted(cluster):
+def archive_container_starts_only_while_archives_are_admitted(cluster):
     with open(os.path.join(cluster.shared, "signatures.tar"), "wb") as file:
         file.write(tar_of([("etc", None), ("usr", None), ("bin", None), ("probe", probe()), ("data", b"of the archive\n")]))
     step = ["srun", "-w", "node01", "--container-name=archived", "/probe", "/data"]
@@ -164,7 +166,7 @@ def a_container_made_of_an_archive_starts_only_while_archives_are_admitted(clust
 
 
 @test
-def users_cannot_change_the_signature_policy(cluster):
+def signature_policy_cannot_be_changed_by_users(cluster):
     image = Signed(cluster, "signed-nobody")
     with Site(cluster, policy()):
         for variable in ("SCONTAINER_SIGNATURE_POLICY=", "SIGNATURE_POLICY=", "XDG_CONFIG_HOME=/home/shared"):

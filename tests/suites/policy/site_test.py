@@ -1,4 +1,4 @@
-"""Sites whose Slurm is set up differently."""
+"""Sites with other Slurm configurations."""
 import contextlib
 import os
 
@@ -13,7 +13,7 @@ from tags_test import Asked, publish, shown
 
 
 class Slurm:
-    """Another slurm.conf (and other files of /etc/slurm) for a while; the daemons are restarted."""
+    """A temporary slurm.conf (and other files of /etc/slurm). The daemons are restarted."""
 
     def __init__(self, cluster, settings, **files):
         self.cluster, self.directory = cluster, os.path.join(cluster.etc, "slurm")
@@ -41,7 +41,8 @@ class Slurm:
             file.write(text)
 
     def _restart(self):
-        with contextlib.suppress(Failed):  # a node that restarts as a job ends there tells nobody, for a minute, that it has ended
+        # A node that restarts at the end of a job reports it a minute later.
+        with contextlib.suppress(Failed):
             self.cluster.await_idle()
         for machine in ("head", "node01", "node02"):
             self.cluster.program("restart", machine).good()
@@ -49,13 +50,14 @@ class Slurm:
 
 
 @test
-def a_prolog_brings_the_image_before_the_job_asks_for_it(cluster):
+def prolog_pulls_the_image_before_the_job_needs_it(cluster):
     example = open(os.path.join(os.path.dirname(__file__), "../../../packaging/examples/prolog-prefetch.sh")).read()
     name, _ = publish(cluster, "prolog-prefetch", b"early\n")
     with Slurm(cluster, ["Prolog=/etc/slurm/prolog.sh", "PrologFlags=Alloc"], **{"prolog.sh": example}):
         os.chmod(os.path.join(cluster.etc, "slurm/prolog.sh"), 0o755)
         before = cluster.store_entries("node01")
-        cluster.run("salloc", "--no-shell", "-w", "node01", f"--container-image={name}").good()  # and no step
+        # And no step.
+        cluster.run("salloc", "--no-shell", "-w", "node01", f"--container-image={name}").good()
         await_true(lambda: any(entry not in before for entry in cluster.store_entries("node01")), 20, "nothing comes into the store")
         await_true(lambda: not cluster.processes("node01", "import"), 20, "the pull does not end")
         cluster.run("scancel", "-u", "alice").good()
@@ -68,19 +70,19 @@ def a_prolog_brings_the_image_before_the_job_asks_for_it(cluster):
 
 
 @test
-def a_private_tmp_of_slurm_goes_with_containers(cluster):
+def private_tmp_of_slurm_works_with_containers(cluster):
     with Slurm(cluster, ["JobContainerType=job_container/tmpfs"], job_container_conf="AutoBasePath=true\nBasePath=/var/tmp/containers\n"):
         step = "srun -n1 --container-image=registry:5000/suites/base:1 "
         script = f"touch /tmp/of-the-job; {step} sh -c 'test ! -e /tmp/of-the-job; touch /tmp/in; cat replaced'; {step} --container-mounts=/tmp:/mnt ls /mnt"
         done = cluster.batch(f"#!/bin/bash\n{script}\n", "-w", "node01")
-        # On a busy machine srun says that it asks for a step again.
+        # On a busy machine srun reports that it retries the step.
         said = [line for line in done.good().splitlines() if not line.startswith("srun: Job ")]
         equal(said, ["upper", "of-the-job"], "output", done)
     cluster.must_be_quiet(within=5)
 
 
 @test
-def linuxproc_tracking_goes_with_containers(cluster):
+def linuxproc_tracking_works_with_containers(cluster):
     with Slurm(cluster, ["ProctrackType=proctrack/linuxproc", "TaskPlugin=task/none", "PrologFlags=Alloc"]):
         cluster.srun("-N2", "-n4", "cat", "replaced").good("upper\n" * 4)
         running = cluster.start_srun("-w", "node01", "-J", "linuxproc", "sh", "-c", "echo up; sleep 60")
@@ -92,7 +94,7 @@ def linuxproc_tracking_goes_with_containers(cluster):
 
 STORE, THERE = "/var/lib/spank-container", "/run/nvme/containers"
 ELSEWHERE = {
-    # /var/lib of a node cannot be changed: another one has the same in it, but for the store.
+    # A node's /var/lib cannot be changed: replace it by a copy except the store.
     "link": (f"mkdir /run/lib; for one in $(ls /var/lib); do test -d /var/lib/$one || continue; mkdir /run/lib/$one; mount --rbind /var/lib/$one /run/lib/$one; done; "
              f"umount -l /run/lib/spank-container; rmdir /run/lib/spank-container; ln -s {THERE} /run/lib/spank-container; mount --rbind /run/lib /var/lib",
              "umount -l /var/lib; for one in $(ls /run/lib); do ! mountpoint -q /run/lib/$one || umount -l /run/lib/$one; done; rm -r --one-file-system /run/lib"),
@@ -102,7 +104,7 @@ ELSEWHERE = {
 
 FILE_SYSTEMS = {
     "tmpfs": "mount -t tmpfs -o mode=755 nvme /run/nvme",
-    # 300 MB, the smallest that mkfs.xfs makes, with holes.
+    # 300 MB, the smallest size for mkfs.xfs, with holes.
     **{one: f"truncate -s 300M /run/nvme.img; mkfs.{one} -q /run/nvme.img; mount -o loop /run/nvme.img /run/nvme; rm /run/nvme.img"
        for one in ("xfs", "btrfs")},
 }
@@ -110,7 +112,7 @@ FILE_SYSTEMS = {
 
 @contextlib.contextmanager
 def store_elsewhere(cluster, way, file_system="tmpfs"):
-    """On another file system of node01, as spank-container-operation(7) says."""
+    """Puts the store on another file system of node01, as in spank-container-operation(7)."""
     there, back = ELSEWHERE[way]
     cluster.await_idle()
     cluster.root("node01", "bash", "-euc", f"mkdir /run/nvme; {FILE_SYSTEMS[file_system]}; mkdir -m 755 {THERE}; {there}").good()
@@ -123,11 +125,11 @@ def store_elsewhere(cluster, way, file_system="tmpfs"):
         done = cluster.root("node01", "bash", "-euc", f"{back}; umount /run/nvme; rmdir /run/nvme")
         cluster.program("restart", "node01").good()
         cluster.await_idle()
-    done.good()  # nothing of it was in use any more
+    done.good()  # none of it was in use any more
 
 
 @test
-def the_store_lies_behind_a_link_or_a_mount(cluster):
+def store_works_behind_a_link_or_a_mount(cluster):
     name, _ = cluster.faulty.publish(with_probe("elsewhere", [("data", b"elsewhere\n")]))
     for way in ELSEWHERE:
         with store_elsewhere(cluster, way) as there:
@@ -144,7 +146,7 @@ def the_store_lies_behind_a_link_or_a_mount(cluster):
 
 
 @test
-def an_optional_plugin_works_like_a_required_one(cluster):
+def optional_plugin_works_like_a_required_one(cluster):
     path = os.path.join(cluster.etc, "slurm/plugstack.conf")
     text = open(path).read()
     try:
@@ -157,16 +159,16 @@ def an_optional_plugin_works_like_a_required_one(cluster):
             file.write(text)
 
 
-# What depends on who reads the layers; they can follow each other in one container.
-OF_THE_LAYERS = ("every_file_of_the_image_belongs_to_the_user", "no_file_of_the_image_is_setuid_or_setgid",
-                 "a_whiteout_hides_what_a_lower_layer_has", "an_opaque_directory_hides_what_a_lower_layer_has",
-                 "links_of_the_image_are_kept", "a_tree_can_be_copied_with_owners_and_times",
-                 "a_file_of_the_image_can_be_hard_linked", "a_directory_with_old_and_new_files_can_be_renamed",
-                 "a_directory_over_two_layers_can_be_renamed")
+# Settings that depend on the reader of the layers. They can alternate in one container.
+OF_THE_LAYERS = ("image_files_all_belong_to_the_user", "image_files_are_never_setuid_or_setgid",
+                 "whiteout_hides_file_of_lower_layer", "opaque_directory_hides_lower_layer",
+                 "image_links_are_kept", "tree_copy_keeps_owners_and_times",
+                 "image_file_can_be_hard_linked", "directory_with_old_and_new_files_can_be_renamed",
+                 "directory_over_two_layers_can_be_renamed")
 
 
 @test
-def layers_can_be_served_by_processes_of_the_user(cluster):
+def layers_can_be_served_by_user_processes(cluster):
     config = os.path.join(cluster.etc, "spank-container/config.toml")
     text = open(config).read()
     with open(config, "w") as file:
@@ -185,14 +187,15 @@ def layers_can_be_served_by_processes_of_the_user(cluster):
 
 
 def copies(cluster):
-    """The loop devices of node01 that serve a user's copy of a layer: UID.GID by device."""
+    """Returns the loop devices of node01 that serve a user's copy of a layer: UID.GID by device."""
     found = {name: loop_backing(cluster.inside("node01", f"/dev/{name}")) for name in cluster.loops("node01")}
     return {name: ".".join(backing[2].split(".")[:2]) for name, backing in found.items() if backing and backing[2].count(".") == 2}
 
 
 @test
-def layers_can_be_read_from_copies_that_say_who_owns_them(cluster):
-    """As before Linux 6.2, which maps owners of a squashfs; the store lies where files share blocks."""
+def layers_can_be_read_from_copies_with_owner_numbers(cluster):
+    """As before Linux 6.2, without owner mapping of squashfs, with the store on a file system that
+    shares blocks."""
     for file_system in ("xfs", "btrfs"):
         with site_files.rules(cluster, 'squashfs = "copy"'), store_elsewhere(cluster, "mount", file_system) as there:
             cluster.bash("\n".join(WORKS[name] for name in OF_THE_LAYERS), "-w", "node01").good()
@@ -227,7 +230,7 @@ def steps_share_the_copies_of_their_user(cluster, store):
 
 
 @test
-def where_files_share_no_blocks_the_layers_are_served(cluster):
+def layers_are_served_when_files_share_no_blocks(cluster):
     with site_files.rules(cluster, 'squashfs = "copy"'), store_elsewhere(cluster, "mount"):
         running = cluster.start_srun("-w", "node01", "-J", "unshared", "sh", "-c", "echo up; sleep 60")
         running.await_text("up")
@@ -241,7 +244,7 @@ EROFS_MAGIC = (0xE0F5E1E2).to_bytes(4, "little")
 
 
 def forget_layers(cluster, node):
-    """So that the next step pulls them anew."""
+    """Makes the next step pull the layers again."""
     store = cluster.store(node)
     for part in ("records", "layers/sha256"):
         for file in os.scandir(os.path.join(store, part)):
@@ -249,7 +252,7 @@ def forget_layers(cluster, node):
 
 
 @test
-def layers_can_be_erofs_which_the_kernel_reads_as_the_server_does(cluster):
+def erofs_layers_read_the_same_by_kernel_and_server(cluster):
     try:
         with site_files.rules(cluster, 'layer_format = "erofs"'):
             forget_layers(cluster, "node01")
@@ -267,8 +270,8 @@ def layers_can_be_erofs_which_the_kernel_reads_as_the_server_does(cluster):
 
 
 @test
-def scancel_ends_a_pull_at_once_under_linuxproc(cluster):
-    """Which does not signal who is named as slurmstepd."""
+def scancel_ends_pull_at_once_under_linuxproc(cluster):
+    """linuxproc does not signal processes named slurmstepd."""
     with Slurm(cluster, ["ProctrackType=proctrack/linuxproc"]):
         pull = Pull(cluster, "linuxproc")
         cancel(cluster, "linuxproc")
@@ -279,7 +282,7 @@ def scancel_ends_a_pull_at_once_under_linuxproc(cluster):
 
 @contextlib.contextmanager
 def configless(cluster):
-    """node01 has no configuration of Slurm, and asks the head for it."""
+    """node01 has no Slurm configuration and fetches it from the head."""
     with Slurm(cluster, ["SlurmctldParameters=enable_configless"]):
         end = "pid=$(cat /run/slurmd.pid); kill $pid; while [[ -e /proc/$pid ]]; do sleep 0.02; done; "
         cluster.root("node01", "bash", "-euc", end + "mount -t tmpfs none /etc/slurm; slurmd --conf-server head").good()
@@ -287,12 +290,12 @@ def configless(cluster):
             cluster.await_idle()
             yield
         finally:
-            cluster.await_idle()  # the epilog reads it, too
+            cluster.await_idle()  # the epilog reads it as well
             cluster.root("node01", "bash", "-euc", "umount /etc/slurm; rm -r /run/slurm/conf /var/spool/slurmd/conf-cache").good()
 
 
 @test
-def a_configless_node_finds_the_plugin_and_lends_its_configuration_to_slurms_commands(cluster):
+def configless_node_finds_plugin_and_shares_configuration(cluster):
     with configless(cluster):
         done = cluster.bash("cat /workspace/replaced; squeue -h -o %u -j $SLURM_JOB_ID", "-w", "node01", "--container-slurm")
     done.good("upper\nalice")

@@ -1,5 +1,6 @@
-"""What a step holds when its user has Slurm stop it: other users' steps do not wait for it. scancel -s STOP reaches the agent and its
-helpers where proctrack signals whole process trees (linuxproc); the tests stop them themselves, as it does."""
+"""Resources of a step that its user has stopped through Slurm: other users' steps do not wait for
+them. scancel -s STOP reaches the agent and its helpers if proctrack signals whole process trees
+(linuxproc). The tests stop them in the same way."""
 import os
 import signal
 import time
@@ -15,7 +16,7 @@ HOLD = "import fcntl, os, sys, time; places = [os.open(place, os.O_RDONLY) for p
 
 
 class Held:
-    """Root holds the locks of these files on node01, as a process that was stopped in that very moment would."""
+    """Root holds the locks of these files on node01, like a process stopped at that moment."""
 
     def __init__(self, cluster, *places):
         self.holder = cluster.enter("node01", "root", "python3", "-c", HOLD, *places)
@@ -45,7 +46,7 @@ def took(cluster, *argv, user="bob", **how):
 
 
 @test
-def a_pull_that_its_user_has_stopped_holds_up_no_other(cluster):
+def stopped_pull_delays_no_other_pull(cluster):
     name, layers = cluster.faulty.publish(with_probe("stopped", [("data", os.urandom(100_000))]))
     gate = cluster.faulty.hold(layers[0])
     step = cluster.start_srun(*ON, "--overcommit", "-J", "stopped", "/probe", image=name)
@@ -65,7 +66,7 @@ def a_pull_that_its_user_has_stopped_holds_up_no_other(cluster):
 
 
 @test
-def a_start_that_is_stopped_at_the_loop_devices_delays_others_by_a_moment(cluster):
+def start_stopped_at_loop_devices_delays_others_briefly(cluster):
     image = Image("stopped/many-layers", [[("probe", probe())]] + [[(f"layer-{number}", os.urandom(100))] for number in range(30)])
     usual = max(took(cluster, "/probe", image=image) for _ in range(2))
     with Held(cluster, "/dev/loop-control"):
@@ -75,11 +76,11 @@ def a_start_that_is_stopped_at_the_loop_devices_delays_others_by_a_moment(cluste
 
 
 @test
-def a_pull_that_is_stopped_at_the_stores_directories_delays_others_by_a_moment(cluster):
+def pull_stopped_at_store_directories_delays_others_briefly(cluster):
     store = "/var/lib/spank-container"
     with Config(cluster, "tag_ttl = 1\npublic_ttl = 60\n"):
         took(cluster, "true")
-        time.sleep(1.1)  # the tag's note is to be replaced
+        time.sleep(1.1)  # the tag's note is about to be replaced
         with Held(cluster, f"{store}/names", f"{store}/images"):
             seconds = took(cluster, "true")
     expect(seconds < 10, f"a start took {seconds:.1f} s")

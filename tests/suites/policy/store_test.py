@@ -1,5 +1,5 @@
-"""The store, attacked by a process of the service user, such as an `import` that a registry has taken over: it can make others
-run nothing else, and hold nobody up."""
+"""The store, attacked by a process of the service user, such as an `import` compromised by a
+registry: it can neither make other users run other content nor block them."""
 import json
 import os
 
@@ -55,7 +55,7 @@ def as_service(cluster, script, *arguments):
 
 
 def digest_of(cluster, name):
-    """Of the image's manifest."""
+    """Returns the digest of the image's manifest."""
     for row in json.loads(cluster.root("node01", "scontainer", "images", "--json").good()):
         if any(one["name"].split("@")[0] == name for one in row["names"]):
             return row["digest"][len("sha256:"):]
@@ -63,7 +63,7 @@ def digest_of(cluster, name):
 
 
 @test
-def the_service_user_makes_nobody_run_something_else(cluster):
+def service_user_cannot_make_others_run_other_programs(cluster):
     names = {}
     for who in ("victim", "evil"):
         names[who] = cluster.name_of(Image(f"suites/store-{who}", [[("who", who.encode())]], {"Env": [f"WHO={who}"]}, below=cluster.base_layout))
@@ -79,7 +79,7 @@ def the_service_user_makes_nobody_run_something_else(cluster):
 
 
 @test
-def the_service_user_holds_nobody_up(cluster):
+def service_user_cannot_delay_others(cluster):
     cluster.srun(*ON, "true").good()
     as_service(cluster, FIFOS)
     for pull in ("missing", "newer"):
@@ -89,7 +89,7 @@ def the_service_user_holds_nobody_up(cluster):
 
 
 @test
-def a_named_container_does_not_take_what_the_file_system_reserves_for_root(cluster):
+def named_container_leaves_space_reserved_for_root(cluster):
     store = "/var/lib/spank-container"
     cluster.root("node01", "bash", "-euc", f"""
         truncate -s 256M /run/store.img
@@ -110,7 +110,7 @@ def a_named_container_does_not_take_what_the_file_system_reserves_for_root(clust
 
 
 @test
-def root_finds_an_image_by_the_tag_that_a_user_has_asked_for(cluster):
+def root_finds_image_by_tag_requested_by_a_user(cluster):
     name = cluster.name_of(Image("suites/store-tagged", [[("who", b"tagged")]], below=cluster.base_layout))
     cluster.srun(*ON, "true", image=name).good()
     listed = cluster.root("node01", "scontainer", "images").good()
@@ -123,4 +123,4 @@ def root_finds_an_image_by_the_tag_that_a_user_has_asked_for(cluster):
     cluster.name_of(Image("suites/store-tagged", [[("who", b"moved")]], below=cluster.base_layout))
     cluster.srun(*ON, "true", image=name, user="bob").good()
     done = cluster.root("node01", "scontainer", "rm", name)
-    expect(done.rc == 1 and "several images were asked for by this tag (hint: use a digest)" in done.err, "two images of one tag", done)
+    expect(done.rc == 1 and "several images were asked for by this tag (hint: use its digest, as scontainer images --digests prints it)" in done.err, "two images of one tag", done)

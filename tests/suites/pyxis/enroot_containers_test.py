@@ -1,4 +1,5 @@
-"""`enroot list|exec|export|remove` and `scontainer containers` see and change what --container-name has made, also while it runs."""
+"""`enroot list|exec|export|remove` and `scontainer containers` show and change containers of
+--container-name, also running ones."""
 import json
 import os
 
@@ -19,13 +20,13 @@ def enroot(cluster, *words, **how):
 
 
 def noted(cluster, user="alice"):
-    """The names that the user's home has noted."""
+    """Returns the names noted in the user's home."""
     done = cluster.run("scontainer", "containers", "--json", user=user)
     return {one["name"]: one for one in json.loads(done.good())}
 
 
 @test
-def enroot_lists_and_removes_what_a_name_has_made(cluster):
+def enroot_lists_and_removes_named_containers(cluster):
     run(cluster, "listed", "echo mine >/etc/issue", image="base").good()
     before = containers(cluster)
     expect("pyxis_listed" in enroot(cluster, "list").good().split(), "it is not listed")
@@ -41,7 +42,7 @@ def enroot_lists_and_removes_what_a_name_has_made(cluster):
 
 
 @test
-def a_container_whose_note_is_lost_is_listed_after_its_next_step(cluster):
+def container_with_lost_record_is_listed_after_next_step(cluster):
     run(cluster, "lost", "echo mine >/mine", image="base").good()
     noted_at = os.path.join(cluster.home, "alice/.local/share/spank-container/named")
     for file in os.listdir(noted_at):
@@ -57,7 +58,7 @@ def a_container_whose_note_is_lost_is_listed_after_its_next_step(cluster):
 
 
 @test
-def enroot_lists_enters_and_removes_a_container_that_runs(cluster):
+def enroot_lists_enters_and_removes_running_container(cluster):
     before = containers(cluster)
     first = start(cluster, "busy", "echo up >/state; echo up; while test ! -e /end; do sleep 0.1; done; echo end", "-J", "busy", image="base")
     first.await_text("up")
@@ -67,18 +68,45 @@ def enroot_lists_enters_and_removes_a_container_that_runs(cluster):
     enroot(cluster, "exec", row[1], "cat", "/state").good("up")
     enroot(cluster, "exec", "-e", "WORD=two words", row[1], "sh", "-c", 'echo "$WORD" >/word; cat /word').good("two words")
     enroot(cluster, "remove", "-f", "pyxis_busy").good("")
-    refused = run(cluster, "busy", "true", image="base")
-    equal(refused.errors(), ['--container-name: the container "busy" was removed, and is still running'
-                             " (hint: choose another name, or wait until its last step has ended)"], "error", refused)
-    enroot(cluster, "exec", row[1], "sh", "-c", "touch /end").good()
+    # The name is free at once, and the steps of the removed container keep its files, also after an epilog.
+    run(cluster, "busy", "test ! -e /state; echo new >/state", image="base").good()
+    await_true(lambda: len(in_trash(cluster)) == 1, 10, "not its files alone wait for their deletion")
+    enroot(cluster, "exec", row[1], "sh", "-c", "cat /state; touch /end").good("up")
     first.end().good("up\nend")
-    await_true(lambda: containers(cluster) == before, 10, "it is still in the store")
-    run(cluster, "busy", "test ! -e /state", image="base").good()
+    run(cluster, "busy", "cat /state").good("new")
     on_node(cluster, "scontainer", "containers", "rm", "busy").good("")
+    await_true(lambda: containers(cluster) == before and not in_trash(cluster), 10, "it is still in the store")
 
 
 @test
-def enroot_exports_what_a_name_has_made(cluster):
+def enroot_lists_and_enters_container_with_remapped_root(cluster):
+    """The kernel shows neither the variables nor the root of its tasks to their user."""
+    run(cluster, "rooted", "true", "--container-remap-root", image="base").good()
+    made = noted(cluster)["rooted"]["made"]
+    first = start(cluster, "rooted", "echo up >/state; echo up; while test ! -e /end; do sleep 0.1; done", "--container-remap-root", image="base")
+    first.await_text("up")
+    # Another step of the same container, and a container without a name.
+    second = start(cluster, "rooted", "echo joined; while test ! -e /end; do sleep 0.1; done")
+    second.await_text("joined")
+    plain = cluster.start_srun(*NODE, "--container-remap-root", "sh", "-c", "echo $SLURM_JOB_ID.$SLURM_STEP_ID; sleep 100")
+    plain.await_text(".0")
+    name = "pyxis_" + plain.said().split()[-1]
+    rows = [line.split() for line in enroot(cluster, "list", "-f").good().splitlines()]
+    equal(sorted(row[0] for row in rows if row[0] in ("pyxis_rooted", name)), sorted(["pyxis_rooted", "pyxis_rooted", name]), f"names in {rows}")
+    pid = next(row for row in rows if row[0] == "pyxis_rooted")[1]
+    enroot(cluster, "exec", pid, "sh", "-c", "id -u; cat /state").good("0\nup")
+    enroot(cluster, "exec", next(row for row in rows if row[0] == name)[1], "id", "-u").good("0")
+    expect(noted(cluster)["rooted"]["made"] == made, "it is listed as made again")
+    enroot(cluster, "exec", pid, "touch", "/end").good()
+    first.end().good("up")
+    second.end().good("joined")
+    cluster.run("scancel", "-s", "KILL", name[6:]).good()
+    plain.end()
+    enroot(cluster, "remove", "-f", "pyxis_rooted").good("")
+
+
+@test
+def enroot_exports_named_container(cluster):
     run(cluster, "written", "echo exported >/etc/issue", image="base").good()
     file = os.path.join(cluster.home, "alice/written.sqsh")
     enroot(cluster, "export", "-o", "/home/alice/written.sqsh", "pyxis_written").good()
@@ -90,8 +118,8 @@ def enroot_exports_what_a_name_has_made(cluster):
 
 
 @test
-def in_an_allocation_they_are_removed_from_its_shell_on_the_login_node(cluster):
-    """As pyxis's own tests do it. A job of its own would wait for the node."""
+def containers_are_removed_from_allocation_shell_on_login_node(cluster):
+    """As in pyxis's own tests. A new job would wait for the node."""
     before = containers(cluster)
     run(cluster, "by-shell", "true", image="base").good()
     run(cluster, "by-shell2", "true", image="base").good()
@@ -102,7 +130,7 @@ def in_an_allocation_they_are_removed_from_its_shell_on_the_login_node(cluster):
 
 
 @test
-def where_names_are_a_jobs_they_are_listed_as_pyxis_does_and_go_with_it(cluster):
+def job_scoped_names_are_listed_like_pyxis_and_end_with_job(cluster):
     before, known = containers(cluster), noted(cluster)
     with plugstack(cluster, "container_scope=job"):
         cluster.program("restart", "node01").good()
@@ -116,7 +144,7 @@ def where_names_are_a_jobs_they_are_listed_as_pyxis_does_and_go_with_it(cluster)
 
 
 @test
-def scontainer_lists_inspects_exports_and_removes_from_the_login_node(cluster):
+def scontainer_manages_containers_from_login_node(cluster):
     before = containers(cluster)
     run(cluster, "tools", "echo tool >/tool", image="base").good()
     one = noted(cluster)["tools"]
@@ -135,7 +163,7 @@ def scontainer_lists_inspects_exports_and_removes_from_the_login_node(cluster):
 
 
 @test
-def root_lists_inspects_exports_and_removes_those_of_all_users(cluster):
+def root_manages_containers_of_all_users(cluster):
     before = containers(cluster)
     run(cluster, "of-both", "echo alice >/who", image="base").good()
     run(cluster, "of-both", "echo bob >/who", image="base", user="bob").good()
@@ -151,7 +179,7 @@ def root_lists_inspects_exports_and_removes_those_of_all_users(cluster):
     os.unlink(os.path.join(cluster.home, "bob/of-both.sqsh"))
     cluster.root("node01", "scontainer", "containers", "rm", "bob/of-both", "2001/of-both").good("")
     in_use = cluster.root("node01", "scontainer", "containers", "rm", "of-bob")
-    expect(in_use.rc == 1 and "it is in use (hint: --force removes it when its last step has ended)" in in_use.err, "another error", in_use)
+    expect(in_use.rc == 1 and "it is in use (hint: --force removes it; its steps go on)" in in_use.err, "another error", in_use)
     cluster.root("node01", "scontainer", "containers", "rm", "--force", "bob/of-bob").good("")
     cluster.run("scancel", "-n", "of-bob", user="bob").good()
     busy.end()
@@ -159,10 +187,10 @@ def root_lists_inspects_exports_and_removes_those_of_all_users(cluster):
 
 
 @test
-def remove_is_for_every_task_and_never_explained(cluster):
+def remove_runs_in_every_task_and_is_never_explained(cluster):
     before = containers(cluster)
     run(cluster, "many", "true", image="base").good()
-    run(cluster, "many:remove", "exit 3", "--container-explain").good()
+    run(cluster, "many:remove", "exit 3", "--container-explain=all").good()
     expect(containers(cluster) != before, "explaining has removed it")
     run(cluster, "many:remove", "exit 3", "-n3", "-O").good("")
     equal(containers(cluster), before, "what is in the store")
@@ -171,7 +199,7 @@ def remove_is_for_every_task_and_never_explained(cluster):
 
 
 @test
-def what_root_exports_learns_nothing_of_root(cluster):
+def root_export_reveals_nothing_of_root(cluster):
     script = "printf '#!/bin/sh\\nenv >/learnt\\n' >/usr/bin/true; chmod 755 /usr/bin/true"
     run(cluster, "curious", script, image="base", user="bob").good()
     file = os.path.join(cluster.home, "bob/curious.sqsh")

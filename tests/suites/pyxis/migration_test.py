@@ -1,4 +1,4 @@
-"""The commands of packaging/migration, as somebody who comes from another system would type them."""
+"""The commands of packaging/migration, as typed by a user of another system."""
 import os
 
 from harness import equal, expect, test
@@ -8,7 +8,7 @@ BASE = "registry:5000/suites/base:1"
 
 
 @test
-def apptainers_binds_and_work_directory(cluster):
+def apptainer_binds_and_work_directory_work(cluster):
     os.makedirs(os.path.join(cluster.home, "alice/migration"), exist_ok=True)
     os.chown(os.path.join(cluster.home, "alice/migration"), 2001, 2001)
     here = "/home/alice/migration"
@@ -18,14 +18,14 @@ def apptainers_binds_and_work_directory(cluster):
 
 
 @test
-def apptainers_contain_env_and_entrypoint(cluster):
+def apptainer_contain_env_and_entrypoint_work(cluster):
     cluster.bash("test -z \"$(ls -A ~; ls -A /tmp)\"; echo $A", "--container-contain", "--container-env=A=1").good("1")
     image = with_probe("runscript", [], Entrypoint=["/probe", "/none"])
     cluster.srun("--container-entrypoint", "/probe", "/probe-of-the-task", image=image).good("/probe-of-the-task: missing\nuid 2001, in /")
 
 
 @test
-def apptainers_instance_is_a_name_that_a_second_step_joins(cluster):
+def apptainer_instance_is_a_name_joined_by_second_step(cluster):
     web = cluster.start_srun("-w", "node01", "--container-name=web", "sh", "-c", "echo up >/state; echo up; while test ! -e /stop; do sleep 0.05; done")
     web.await_text("up")
     cluster.run("srun", "-w", "node01", "--container-name=web", "sh", "-c", "cat /state; touch /stop").good("up")
@@ -33,7 +33,7 @@ def apptainers_instance_is_a_name_that_a_second_step_joins(cluster):
 
 
 @test
-def an_image_is_changed_as_root_and_saved_instead_of_built(cluster):
+def image_changed_as_root_and_saved_replaces_a_build(cluster):
     made = cluster.run("srun", f"--container-image={BASE}", "--container-remap-root", "--container-save=/home/alice/tools.sqsh",
                        "sh", "-c", "test $(id -u) = 0 && echo tool >/usr/local/bin/tool && chmod +x /usr/local/bin/tool", timeout=60)
     made.good()
@@ -43,12 +43,12 @@ def an_image_is_changed_as_root_and_saved_instead_of_built(cluster):
 
 
 @test
-def enroots_words_for_registry_and_mounts(cluster):
+def enroot_registry_and_mount_syntax_works(cluster):
     cluster.run("srun", "--container-image=docker://registry:5000#suites/base:1", "--container-mounts=/etc/hosts:/h:ro+bind", "cat", "/workspace/replaced").good("upper")
 
 
 @test
-def shifters_script_on_the_host_volumes_and_read_only_root(cluster):
+def shifter_host_script_volumes_and_read_only_root_work(cluster):
     script = ("#!/bin/sh\n#SBATCH --container-image=" + BASE + "\n#SBATCH --container-batch=steps\n"
               "test ! -e /workspace/replaced && echo host; touch /tmp/of-the-node\n"
               "srun --container-readonly --container-mounts=/tmp,/home/shared:/data sh -c 'cat /workspace/replaced; ls /tmp/of-the-node; ls -d /data; touch /x 2>/dev/null || echo read-only'\n"
@@ -57,7 +57,7 @@ def shifters_script_on_the_host_volumes_and_read_only_root(cluster):
 
 
 @test
-def saruss_mounts_and_variables(cluster):
+def sarus_mounts_and_variables_work(cluster):
     os.makedirs(os.path.join(cluster.shared, "sarus"), exist_ok=True)
     done = cluster.run("srun", "--container-image=" + BASE, "--container-mounts=/home/shared/sarus:/b:ro", "--container-env=A=1", "--container-workdir=/b",
                        "sh", "-c", "echo $A; pwd; touch x 2>/dev/null || echo read-only")
@@ -65,8 +65,8 @@ def saruss_mounts_and_variables(cluster):
 
 
 @test
-def cscss_environment_file_as_variables_of_a_script(cluster):
-    """What its keys say is set once, for all steps of a script that stays outside."""
+def cscs_environment_file_works_as_script_variables(cluster):
+    """Its keys are set once, for all steps of a script that runs on the host."""
     with open(os.path.join(cluster.shared, "cscs.env"), "w") as file:
         file.write("A=of the file\n")
     script = ("#!/bin/sh\nexport SCONTAINER_IMAGE=" + BASE.replace("/", "#", 1) + " SCONTAINER_MOUNTS=/home/shared:/b SCONTAINER_WORKDIR=/b\n"
@@ -76,7 +76,7 @@ def cscss_environment_file_as_variables_of_a_script(cluster):
 
 
 @test
-def podman_hpcs_shared_run_is_one_container_with_the_nodes_network(cluster):
+def podman_hpc_shared_run_is_one_container_on_node_network(cluster):
     show = "echo $(readlink /proc/self/ns/mnt /proc/self/ns/net; id -u)"
     lines = cluster.run("srun", "-w", "node01", "-n2", "--container-image=" + BASE, "--container-mounts=/home/shared:/b", "sh", "-c", show).good().splitlines()
     outside = cluster.run("srun", "-w", "node01", "readlink", "/proc/self/ns/net").good().strip()

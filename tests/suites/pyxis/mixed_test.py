@@ -1,8 +1,8 @@
-"""Login hosts and nodes with different plugins, as in the middle of a migration: no command runs on the host instead of in the
-container that it names.
+"""Login hosts and nodes with different plugins, as during a migration: no command runs on the host
+instead of in the container that it names.
 
-The other plugin is NVIDIA's pyxis, compiled from its source where that is beside the checkout, and a stand-in of its name and
-options (fake_pyxis.c)."""
+The other plugin is NVIDIA's pyxis, compiled from its source if that is beside the checkout, and a
+stand-in with its name and options (fake_pyxis.c)."""
 import contextlib
 import glob
 import os
@@ -36,7 +36,8 @@ def ours_as_pyxis(cluster):
 
 
 def compiled(cluster, name, build):
-    """The plugin's path on the machines, which may have another Slurm than this host."""
+    """Returns the plugin's path on the machines, which may have another Slurm version than this
+    host."""
     with tempfile.TemporaryDirectory() as directory:
         settings = open(os.path.join(cluster.state, "settings")).read()
         root = re.search(r"^root=(.*)$", settings, re.M)[1].strip("'")
@@ -60,7 +61,7 @@ def make_nvidias(directory):
 
 @contextlib.contextmanager
 def nvidias(cluster):
-    """Plugins named pyxis that are not ours."""
+    """Returns plugins named pyxis other than this project's."""
     makers = {"fake_pyxis.so": make_fake, **({"nvidia_pyxis.so": make_nvidias} if SOURCES else {})}
     try:
         yield [compiled(cluster, name, maker) for name, maker in makers.items()]
@@ -71,7 +72,7 @@ def nvidias(cluster):
 
 
 def must_not_run(cluster, done, *why):
-    """A command of ON_HOST: it fails with one of these texts, and has not begun."""
+    """Runs a command of ON_HOST. It must fail with one of these texts before it begins."""
     expect(done.rc != 0, "exit status 0", done)
     expect(any(text in done.out + done.err for text in why), f"not said: {why}", done)
     expect("on the host" not in done.out, "it ran on the host", done)
@@ -79,7 +80,7 @@ def must_not_run(cluster, done, *why):
 
 
 @test
-def login_with_pyxis_and_node_with_ours_refuses(cluster):
+def login_with_pyxis_and_node_with_ours_is_refused(cluster):
     with nvidias(cluster) as all_of_them:
         for theirs in all_of_them:
             with plugins_of(cluster, "head", theirs):
@@ -120,7 +121,7 @@ def login_with_pyxis_and_node_with_ours_as_pyxis_works(cluster):
 
 
 @test
-def login_with_ours_and_node_without_plugin_cannot_run(cluster):
+def login_with_ours_and_node_without_plugin_fails(cluster):
     with plugins_of(cluster, "node01"):
         must_not_run(cluster, cluster.run("srun", *NODE, IMAGE, *ON_HOST), NO_PLUGIN)
         must_not_run(cluster, cluster.run("srun", *NODE, "--export=NONE", IMAGE, *ON_HOST), NO_PLUGIN)
@@ -131,7 +132,7 @@ def login_with_ours_and_node_without_plugin_cannot_run(cluster):
 
 
 @test
-def login_with_ours_and_node_with_pyxis_cannot_run(cluster):
+def login_with_ours_and_node_with_pyxis_fails(cluster):
     with nvidias(cluster) as all_of_them:
         for theirs in all_of_them:
             with plugins_of(cluster, "node01", theirs):
@@ -139,7 +140,7 @@ def login_with_ours_and_node_with_pyxis_cannot_run(cluster):
 
 
 @test
-def login_with_ours_and_node_with_ours_as_pyxis_refuses(cluster):
+def login_with_ours_and_node_with_ours_as_pyxis_is_refused(cluster):
     with plugins_of(cluster, "node01", ours_as_pyxis(cluster)):
         must_not_run(cluster, cluster.run("srun", *NODE, IMAGE, *ON_HOST), FROM_OURS)
         must_not_run(cluster, cluster.run("srun", *NODE, "--export=NONE", IMAGE, *ON_HOST), NO_PLUGIN, FROM_OURS)
@@ -151,7 +152,8 @@ def login_with_ours_and_node_with_ours_as_pyxis_refuses(cluster):
 
 @test
 def login_with_ours_as_pyxis_and_node_with_pyxis_reaches_it(cluster):
-    """There it fails, for lack of NVIDIA's enroot. What counts: it has the options, and srun's plugin does not forbid the command."""
+    """It fails there for lack of NVIDIA's enroot. The test checks that it has the options, and that
+    srun's plugin does not refuse the command."""
     with nvidias(cluster) as all_of_them, plugins_of(cluster, "head", ours_as_pyxis(cluster)):
         for theirs in all_of_them:
             with plugins_of(cluster, "node01", theirs):
@@ -164,7 +166,7 @@ def login_with_ours_as_pyxis_and_node_with_pyxis_reaches_it(cluster):
 
 @test
 def node_with_both_names_starts_one_container(cluster):
-    """The steps of a batch script have its options, and srun has nothing to say of two plugins."""
+    """The steps of a batch script have its options, and srun prints nothing about two plugins."""
     nested = "#!/bin/sh\ncat /workspace/replaced; srun cat /workspace/replaced\n"
     both = (ours(cluster), ours_as_pyxis(cluster))
     starts = lambda: cluster.program("logs", "node01").out.count("spank-container: start job=")
@@ -182,7 +184,7 @@ def node_with_both_names_starts_one_container(cluster):
 
 
 @test
-def limits_of_the_user_reach_the_container(cluster):
+def user_limits_reach_the_container(cluster):
     show = "ulimit -v; ulimit -m; env | grep -E 'SLURM_(RLIMIT|SCONTAINER)_'"
     for more in ([], ["--propagate=AS,RSS"], ["--propagate=NONE"], ["--export=NONE"]):
         plain, inside = (cluster.run("bash", "-c", f"ulimit -v 9000000; ulimit -m 8000000; exec srun {' '.join(words)} /bin/sh -c \"$0\"", show)

@@ -1,5 +1,5 @@
-"""Who comes from pyxis changes the name of a file in plugstack.conf: its keys, refusals and messages are as they were. The lines
-are in golden/pyxis.txt, in our words and with messages=pyxis."""
+"""Migration from pyxis by changing a file name in plugstack.conf: its keys, refusals and messages
+stay the same. The lines are in golden/pyxis.txt, in this project's form and with messages=pyxis."""
 import os
 import re
 import shutil
@@ -17,7 +17,7 @@ WHERE = "test -e /workspace/file && echo inside || echo outside"
 
 
 def lines_of(done):
-    """Ours, with their prefix, in whichever words."""
+    """Returns this project's lines with their prefix, in either form."""
     found = re.findall(r"(?:^|: |^\d+: )((?:spank-container|pyxis): .*)$", done.err, re.M)
     return "".join(line + "\n" for line in found)
 
@@ -30,50 +30,50 @@ def in_both_words(title, rc, options, cluster):
     same_as_golden(f"pyxis_{title}", lines_of(own) + lines_of(theirs), theirs)
 
 
-# --- refusals and remarks ----------------------------------------------------------------------------------------------
+# --- refusals and notes ---------------------------------------------------------------------------
 
 REFUSED = {
-    "an_empty_image": ["--container-image="],
+    "empty_image": ["--container-image="],
     "two_images": [IMAGE, "--container-image=ubuntu"],
     "two_work_directories": [IMAGE, "--container-workdir=/a", "--container-workdir=/b"],
     "two_names": [IMAGE, "--container-name=a", "--container-name=b"],
-    "a_directory_to_save_to": [IMAGE, "--container-save=/home/alice/"],
+    "save_to_a_directory": [IMAGE, "--container-save=/home/alice/"],
     "writable_and_readonly": [IMAGE, "--container-writable", "--container-readonly"],
     "home_and_no_home": [IMAGE, "--no-container-mount-home", "--container-mount-home"],
     "root_and_no_root": [IMAGE, "--container-remap-root", "--no-container-remap-root"],
     "entrypoint_and_no_entrypoint": [IMAGE, "--container-entrypoint", "--no-container-entrypoint"],
-    "no_mount": [IMAGE, "--container-mounts="],
-    "no_namespace": [IMAGE, "--container-unshare="],
-    "a_namespace_without_a_name": [IMAGE, "--container-unshare=net,,ipc"],
-    "an_unknown_namespace": [IMAGE, "--container-unshare=net,user"],
-    "an_empty_variable": [IMAGE, "--container-env=A,,B"],
+    "empty_mount_list": [IMAGE, "--container-mounts="],
+    "empty_namespace_list": [IMAGE, "--container-unshare="],
+    "namespace_without_name": [IMAGE, "--container-unshare=net,,ipc"],
+    "unknown_namespace": [IMAGE, "--container-unshare=net,user"],
+    "empty_variable": [IMAGE, "--container-env=A,,B"],
     # On the node:
-    "an_unknown_image": ["--container-image=registry:5000/suites/nothing:1"],
-    "a_source_that_is_missing": [IMAGE, "--container-mounts=/no/such/source:/mnt"],
-    "a_work_directory_that_is_missing": [IMAGE, "--container-workdir=/no/such/directory"],
+    "unknown_image": ["--container-image=registry:5000/suites/nothing:1"],
+    "missing_source": [IMAGE, "--container-mounts=/no/such/source:/mnt"],
+    "missing_work_directory": [IMAGE, "--container-workdir=/no/such/directory"],
 }
 for title, options in REFUSED.items():
-    add(__name__, f"{title}_is_refused_in_both_words", partial(in_both_words, title, 1, options))
+    add(__name__, f"{title}_is_refused_in_both_styles", partial(in_both_words, title, 1, options))
 
 IGNORED = ["--container-mounts=/a", "--container-workdir=/a", "--container-save=a", "--no-container-mount-home", "--container-remap-root",
            "--container-entrypoint", "--container-entrypoint-log", "--container-readonly", "--container-env=A", "--container-unshare=net"]
-add(__name__, "options_without_a_container_are_ignored_with_a_line_each", partial(in_both_words, "ignored_options", 0, IGNORED))
+add(__name__, "options_without_container_are_ignored_with_a_line_each", partial(in_both_words, "ignored_options", 0, IGNORED))
 
 
-# --- the lines that scripts look for -------------------------------------------------------------------------------------
+# --- lines that scripts search for ----------------------------------------------------------------
 
 @test
-def one_task_says_two_lines_before_its_output(cluster):
+def single_task_prints_two_lines_before_its_output(cluster):
     name, _ = cluster.faulty.publish(with_probe("two-lines", [("data", os.urandom(100000))]))
     with plugstack(cluster, "messages=pyxis"):
-        for _ in range(2):  # whether the node has it or not
+        for _ in range(2):  # with and without the image on the node
             done = cluster.srun("-n1", "/probe", image=name)
             done.good()
             equal(done.err, f"pyxis: importing docker image: {name}\npyxis: imported docker image: {name}\n", "messages", done)
 
 
 @test
-def many_tasks_say_one_line_on_each_node(cluster):
+def many_tasks_print_one_line_per_node(cluster):
     with plugstack(cluster, "messages=pyxis"):
         done = cluster.srun("-N2", "-n6", "true")
     done.good()
@@ -81,28 +81,28 @@ def many_tasks_say_one_line_on_each_node(cluster):
 
 
 @test
-def a_batch_script_says_both_lines(cluster):
+def batch_script_prints_both_lines(cluster):
     with plugstack(cluster, "messages=pyxis"):
         out = cluster.batch("#!/bin/sh\necho done\n", IMAGE).good()
     equal(out.splitlines(), [f"pyxis: importing docker image: {BASE}", f"pyxis: imported docker image: {BASE}", "done"], "output")
 
 
 @test
-def an_image_file_says_nothing(cluster):
+def image_file_prints_no_line(cluster):
     with plugstack(cluster, "messages=pyxis"):
         done = cluster.srun("true", image="/")
     expect("import" not in done.err, "a line about an import", done)
 
 
 @test
-def each_node_says_that_it_failed(cluster):
+def failure_is_reported_by_each_node(cluster):
     with plugstack(cluster, "messages=pyxis"):
         done = cluster.run("srun", "-N2", "-n4", "--container-image=registry:5000/suites/nothing:1", "true")
     equal((done.rc, done.err.count("pyxis: failed to import docker image: registry:5000/suites/nothing:1\n")), (1, 2), "exit code and lines", done)
 
 
 @test
-def config_toml_on_the_nodes_chooses_the_words_too(cluster):
+def config_toml_on_nodes_selects_pyxis_messages(cluster):
     with Config(cluster, 'messages = "pyxis"\n'):
         done = cluster.srun("--container-workdir=/no/such/directory", "true")
     equal(done.rc, 1, "exit code", done)
@@ -112,7 +112,7 @@ def config_toml_on_the_nodes_chooses_the_words_too(cluster):
 # --- plugstack.conf ------------------------------------------------------------------------------------------------------
 
 @test
-def a_line_of_pyxis_ports_by_its_file_name(cluster):
+def plugstack_line_of_pyxis_works_by_file_name(cluster):
     keys = ["runtime_path=/run/pyxis", "execute_entrypoint=0", "container_scope=job", "sbatch_support=1", "use_enroot_load=1", "use_squashfuse=0"]
     with plugstack(cluster, *keys):
         cluster.program("restart", "node01").good()
@@ -124,7 +124,7 @@ def a_line_of_pyxis_ports_by_its_file_name(cluster):
 
 
 @test
-def without_sbatch_support_only_srun_has_the_options(cluster):
+def sbatch_support_disabled_leaves_options_to_srun(cluster):
     with plugstack(cluster, "sbatch_support=0"):
         done = cluster.run("sbatch", IMAGE, stdin="#!/bin/sh\n")
         expect(done.rc != 0 and "unrecognized option" in done.err, "sbatch has the option", done)
@@ -132,7 +132,7 @@ def without_sbatch_support_only_srun_has_the_options(cluster):
 
 
 @test
-def a_mistake_in_plugstack_conf_stops_containers_and_nothing_else(cluster):
+def plugstack_conf_mistake_stops_containers_only(cluster):
     with plugstack(cluster, "runtimepath=/run/pyxis"):
         cluster.program("restart", "node01").good()
         cluster.run("srun", "-N2", "sh", "-c", WHERE).good("outside\noutside")
@@ -147,7 +147,7 @@ def a_mistake_in_plugstack_conf_stops_containers_and_nothing_else(cluster):
 # --- Slurm's own option ----------------------------------------------------------------------------------------------------
 
 @test
-def who_types_the_option_for_oci_bundles_gets_a_hint(cluster):
+def oci_bundle_option_gets_a_hint(cluster):
     hint = "(hint: did you mean --container-image=ubuntu:22.04?)"
     for options in (["--container=ubuntu:22.04"], ["--container", "ubuntu:22.04"]):
         done = cluster.run("srun", *options, "true")
@@ -157,10 +157,10 @@ def who_types_the_option_for_oci_bundles_gets_a_hint(cluster):
         expect(hint not in done.err, "a hint where nothing is wrong", done)
 
 
-# --- the importer of a site --------------------------------------------------------------------------------------------------
+# --- a site's importer ----------------------------------------------------------------------------
 
 class Importer:
-    """A program as sites of pyxis have it, which writes down its calls."""
+    """A program as used at sites with pyxis, which records its calls."""
 
     def __init__(self, cluster, get):
         self.cluster, self.directory = cluster, os.path.join(cluster.shared, "importer")
@@ -192,21 +192,21 @@ test "$1" = release && rm -f $SLURM_JOB_ID.sqsh && exit 0
 
 
 @test
-def an_importer_brings_the_image_and_is_told_when_it_is_not_needed(cluster):
+def importer_provides_image_and_is_released(cluster):
     importer = Importer(cluster, "cp ../base.sqsh $SLURM_JOB_ID.sqsh; echo $PWD/$SLURM_JOB_ID.sqsh")
     with importer as setting, plugstack(cluster, setting):
-        # The file is gone when the task looks: what is open stays.
+        # The file is removed before the task reads it. Open descriptors stay valid.
         done = cluster.srun("-N1", "-n3", "cat", "/data/one", image="ubuntu:22.04")
         done.good("one\n" * 3)
         equal(done.err, "", "messages", done)
-        cluster.srun("true", image=importer.image).good()  # which is none of its business
+        cluster.srun("true", image=importer.image).good()  # not handled by the importer
         equal(importer.calls(), ["get docker://ubuntu:22.04 as 2001 in job N", "release as 2001 in job N"], "calls")
         equal([name for name in os.listdir(importer.directory) if name[0].isdigit()], [], "files that are left")
     cluster.srun("sh", "-c", WHERE).good("inside")
 
 
 @test
-def an_importer_that_fails_is_shown_and_told(cluster):
+def importer_failure_is_shown_and_reported(cluster):
     for get, word in (("exit 3", "failed with exit code 3"), ("echo image.sqsh", "not an absolute path"), ("echo $PWD/nothing.sqsh", "no such file"), ("kill -9 $$", "signal 9")):
         importer = Importer(cluster, get)
         with importer as setting, plugstack(cluster, setting):
@@ -218,7 +218,7 @@ def an_importer_that_fails_is_shown_and_told(cluster):
 
 
 @test
-def an_importer_that_others_can_write_is_not_run(cluster):
+def world_writable_importer_is_not_run(cluster):
     importer = Importer(cluster, "echo $PWD/nothing.sqsh")
     with importer as setting, plugstack(cluster, setting):
         os.chmod(importer.program, 0o775)

@@ -1,4 +1,4 @@
-"""Rows of tests/catalogue that no other case stands for: documents that are odd or wrong, and death at every step."""
+"""Unusual or invalid documents, and an import that is killed at every step."""
 
 import gzip
 import json
@@ -6,13 +6,14 @@ import json
 import agent
 import oci
 from scene import config, elsewhere, fails, new_store, pull, registry, small, succeeds
+from outcomes import outcome
 
 ZSTD_LAYER = "application/vnd.oci.image.layer.v1.tar+zstd"
 PLAIN_LAYER = "application/vnd.oci.image.layer.v1.tar"
 
 
 def zstd(data):
-    """A frame of raw blocks: Python cannot compress so."""
+    """Returns a frame of raw blocks, as Python has no zstd compressor."""
     out = bytes.fromhex("28b52ffda0") + len(data).to_bytes(4, "little")
     blocks = [data[at:at + 100_000] for at in range(0, len(data), 100_000)]
     for number, block in enumerate(blocks, 1):
@@ -50,18 +51,22 @@ def refused_document(document, *texts, media_type=oci.OCI_MANIFEST):
     fails(pull("row"), *texts)
 
 
-def test_layers_of_all_compressions_in_one_image():
+@outcome(48, "accepted", "OCI, Docker, lists, mixed layers, zstd")
+def test_image_with_layers_of_all_compressions_is_pulled():
     image = oci.Image([layer_as(zstd, {"a": b"1" * 200_000}), layer_as(bytes, {"b": b"2"}), layer_as(lambda tar: gzip.compress(tar, 9), {"c": b"3"})])
     for entry, kind in zip(image.manifest["layers"], (ZSTD_LAYER, PLAIN_LAYER, oci.OCI_LAYER)):
         entry["mediaType"] = kind
     accepted(image.seal())
 
 
-def test_a_label_that_lies_about_the_compression_does_no_harm():
-    accepted(oci.Image([layer_as(zstd, {"a": b"1"}), layer_as(bytes, {"b": b"2"})]))  # both say that they are gzip
+@outcome(81, "accepted", "label and data disagree")
+def test_label_with_wrong_compression_is_ignored():
+    # Both claim to be gzip.
+    accepted(oci.Image([layer_as(zstd, {"a": b"1"}), layer_as(bytes, {"b": b"2"})]))
 
 
-def test_an_index_with_other_machines_and_attestations_first():
+@outcome(50, "accepted", "other machines and attestations first")
+def test_index_with_other_platforms_and_attestations_first_works():
     arm = oci.Image([oci.Layer({"a": b"arm"})], architecture="arm64")
     attestation = oci.Image([oci.Layer({"a": b"seal"})], architecture="unknown")
     data = oci.index([(attestation, "unknown/unknown"), (arm, "linux/arm64"), (small, "linux/amd64"), (attestation, "unknown/unknown")])
@@ -69,7 +74,8 @@ def test_an_index_with_other_machines_and_attestations_first():
     succeeds(pull("row"), small)
 
 
-def test_an_index_that_does_not_say_for_what_or_lies():
+@outcome(52, "accepted", "entry without platform; one that lies is refused")
+def test_index_entry_without_platform_works_wrong_one_is_refused():
     registry.repository("row", small).add_document(oci.OCI_INDEX, oci.index([(small, None)]), "1")
     succeeds(pull("row"), small)
     arm = oci.Image([oci.Layer({"a": b"arm"})], architecture="arm64")
@@ -77,12 +83,16 @@ def test_an_index_that_does_not_say_for_what_or_lies():
     fails(pull("row"), "is built for linux/arm64, not for linux/amd64")
 
 
-def test_an_index_of_20000_entries():
+@outcome(42, "refused", "manifest of more than 4 MiB")
+@outcome(54, "refused", "index 64 deep, of 20,000 entries; in an index is accepted")
+def test_index_of_20000_entries_is_refused():
     refused_document(oci.index([(small, "linux/amd64")] * 20_000), "is longer than 4194304 bytes", media_type=oci.OCI_INDEX)
     refused_document(oci.index([(small, "linux/amd64")] * 2001), "lists more than 2000 images", media_type=oci.OCI_INDEX)
 
 
-def test_null_layers_and_500_layers_and_empty_ones():
+@outcome(55, "accepted", "no layers, null layers")
+@outcome(56, "accepted", "500 layers, one layer many times, empty ones")
+def test_null_empty_and_500_layers_are_pulled():
     image = oci.Image([])
     image.manifest["layers"] = None
     accepted(image.seal())
@@ -91,7 +101,8 @@ def test_null_layers_and_500_layers_and_empty_ones():
     assert len(result.published) == 3, result
 
 
-def test_artifacts_and_configurations_that_are_none():
+@outcome(58, "refused", "artifacts and configurations that are none")
+def test_artifacts_and_invalid_configurations_are_refused():
     manifest = json.loads(small.bytes)
     empty = {**manifest, "config": oci.descriptor("application/vnd.oci.empty.v1+json", b"{}")}
     refused_document(empty, "not a container image but an artifact")
@@ -101,7 +112,10 @@ def test_artifacts_and_configurations_that_are_none():
         fails(pull("row"), text)
 
 
-def test_digests_and_sizes_of_every_wrong_form():
+@outcome(65, "refused", "sizes of every wrong form")
+@outcome(66, "refused", "digests of every wrong form")
+@outcome(67, "refused", "sha512")
+def test_malformed_digests_and_sizes_are_refused():
     manifest = json.loads(small.bytes)
     layer = manifest["layers"][0]
     hexadecimal = layer["digest"][7:]
@@ -117,7 +131,8 @@ def test_digests_and_sizes_of_every_wrong_form():
         refused_document({**manifest, "layers": [{**layer, "size": size}]}, "bytes")
 
 
-def test_urls_and_embedded_data_of_a_layer_are_ignored():
+@outcome(70, "accepted", "urls on a descriptor; data that lies")
+def test_layer_urls_and_embedded_data_are_ignored():
     image = oci.Image([oci.Layer({"u": b"u"})])
     image.manifest["layers"][0].update(urls=[f"http://{elsewhere.name}/blob", "file:///etc/passwd"], data="bGllcw==")
     before = len(elsewhere.requests)
@@ -125,14 +140,19 @@ def test_urls_and_embedded_data_of_a_layer_are_ignored():
     assert len(elsewhere.requests) == before
 
 
-def test_every_variable_arrives_as_it_is():
+@outcome(71, "accepted", "Env with loader variables")
+@outcome(72, "accepted", "Env malformed, huge, of 5000 entries")
+def test_image_variables_are_passed_unchanged():
     variables = [f"V{i}={i}" for i in range(5000)] + ["LD_PRELOAD=/evil.so", "SLURM_JOB_ID=1", "SCONTAINER_IMAGE=x", "BIG=" + "b" * 200_000, "TWO=1\n2"]
     image = with_settings(Env=variables + ["novalue", "=noname"])
     found = [line[4:].decode() for line in settings_in(accepted(image), image) if line.startswith(b"env=")]
     assert found == variables, set(found) ^ set(variables)
 
 
-def test_settings_that_name_things_of_the_host_are_inert():
+@outcome(74, "accepted", "User odd or out of range")
+@outcome(75, "accepted", "labels, annotations, volumes that name things of the host")
+@outcome(76, "refused", "entrypoint that cannot be run")
+def test_image_settings_naming_host_paths_are_inert():
     image = with_settings(User="4294967296:nobody", Labels={"run": "$(reboot)", "a": "b" * 10_000}, Volumes={"/etc": {}, "/": {}},
                           Entrypoint=["/nothing", "x" * (1 << 20)], StopSignal="99", ExposedPorts={"0/tcp": {}}, Shell=["/bin/evil"])
     image.manifest["annotations"] = {"org.opencontainers.image.ref.name": "../../x"}
@@ -142,7 +162,10 @@ def test_settings_that_name_things_of_the_host_are_inert():
 
 # --- death at every step ---
 
-def test_an_import_that_is_killed_at_any_message_or_request_leaves_a_store_that_works():
+@outcome(152, "accepted", "power loss", untested="the loss of what the kernel has not written")
+@outcome(156, "accepted", "SIGKILL of import, converter, agent at every step")
+@outcome(159, "accepted", "power cycle of a node", untested="a machine that loses its power")
+def test_import_killed_anywhere_leaves_a_working_store():
     image = oci.Image([oci.Layer({f"f{i}": bytes([i]) * 5000}) for i in range(3)])
     whole = set(image_layers(image))
     for event in ("message", "request"):
@@ -165,7 +188,7 @@ def image_layers(image):
 
 
 def killed_at(event, number, image, store):
-    """A run of `import` that dies when it has sent or asked so much."""
+    """Runs an `import` that is killed after this number of messages or requests."""
     count = [0]
 
     def counted(*_):
@@ -186,7 +209,7 @@ def killed_at(event, number, image, store):
 
 
 def consistent(store, whole):
-    """Every name in the store stands for something complete."""
+    """Checks that every name in the store stands for a complete object."""
     assert set(store.layers()) <= whole, store.layers()
     for name in store.names("records"):
         assert set(store.layers()) == whole and store.record(name), name

@@ -1,4 +1,5 @@
-"""The nodes of a step meet at the library's side of srun, each through a user-source of its own: nothing is played but agent and registry."""
+"""Nodes of a step meet at the library's side of srun, each through its own user-source. Only agent
+and registry are simulated."""
 
 import contextlib
 import ctypes
@@ -14,8 +15,8 @@ import time
 import agent
 from peer_cases import ask, big_and_slow, new_relay, no_relay_left, relays
 from relay_cases import Liar
-from scene import big_image, config, new_store, registry, succeeds
-from shared_cases import fetched, slowly, wait_for
+from scene import big_image, config, new_store, registry, succeeds, wait_for
+from shared_cases import fetched, slowly
 from step import ADDRESS, JOIN, MORE, MOST, PLACE, RECORD, Node
 
 LIBRARY = os.path.join(os.path.dirname(agent.IMPORT), "../runtime/api/libspank_container.so")
@@ -26,52 +27,55 @@ class Srun:
     def __init__(self, nodes):
         self.nodes, self.lines = nodes, []
         self.library = ctypes.CDLL(LIBRARY)
-        self.meeting, variable = ctypes.c_void_p(), ctypes.c_char_p()
-        assert self.library.spc_meeting_open(ctypes.byref(self.meeting), ctypes.byref(variable)) == 0
+        self.tracker, variable = ctypes.c_void_p(), ctypes.c_char_p()
+        assert self.library.spc_tracker_open(ctypes.byref(self.tracker), ctypes.byref(variable)) == 0
         self.variable = variable.value.decode()
         self.log = LOG(lambda level, line, arg: self.lines.append(line.decode()))
-        self.library.spc_meeting_start(self.meeting, ctypes.c_uint32(nodes), b"app:1", self.log, None)
+        self.library.spc_tracker_start(self.tracker, ctypes.c_uint32(nodes), b"app:1", self.log, None)
 
     def __enter__(self):
         return self
 
     def __exit__(self, *_):
         began = time.monotonic()
-        self.library.spc_meeting_free(self.meeting)
+        self.library.spc_tracker_free(self.tracker)
         assert time.monotonic() - began < 0.3, "srun waits for its nodes at its end"
 
     def start(self, node, name, **options):
         store = new_store()
-        environment = {"SLURM_LAUNCH_NODE_IPADDR": "127.0.0.1", "SLURM_SCONTAINER_MEETING": self.variable, "SLURM_NODEID": str(node),
+        environment = {"SLURM_LAUNCH_NODE_IPADDR": "127.0.0.1", "SLURM_SCONTAINER_TRACKER": self.variable, "SLURM_NODEID": str(node),
                        "SLURMD_NODENAME": f"node{node:02}", "HOME": "/nonexistent", "PATH": os.environ["PATH"], **options.pop("variables", {})}
-        run = agent.Import(store, f"{registry.name}/{name}:1", config=config(), environment=environment, more=[f"meet={self.nodes}", "record=yes"], **options)
+        run = agent.Import(store, f"{registry.name}/{name}:1", config=config(), environment=environment, more=[f"step_nodes={self.nodes}", "record=yes"], **options)
         run.result.store = store
         return run
 
 
 def each_once(name, layers):
-    gets = [path for path in fetched(registry, name) if "blobs" in path]  # nobody has resolved the tag, so each node asks for that
+    # The tag is unresolved, so each node requests it.
+    gets = [path for path in fetched(registry, name) if "blobs" in path]
     assert len(gets) == len(set(gets)) == layers + 1, gets
 
 
-def test_eight_nodes_at_once_are_one_pull():
+def test_eight_concurrent_nodes_pull_once():
     image = big_image(4, layers=3)
-    registry.repository("meeting/app", image, slowly(0.2))
+    registry.repository("tracker/app", image, slowly(0.2))
     with Srun(8) as srun:
-        runs = [srun.start(node, "meeting/app") for node in range(8)]
+        runs = [srun.start(node, "tracker/app") for node in range(8)]
         for run in runs:
             assert not succeeds(run.wait(), image).warnings
-    each_once("meeting/app", 3)
+    each_once("tracker/app", 3)
 
 
-def test_srun_tells_of_all_nodes_and_import_does_not():
+def test_progress_of_all_nodes_is_reported_by_srun_only():
     image = big_image(8)
     hook, _ = big_and_slow(image)
-    registry.repository("meeting/line", image, hook)
+    registry.repository("tracker/line", image, hook)
     with Srun(2) as srun:
-        runs = [srun.start(node, "meeting/line") for node in range(2)]
+        runs = [srun.start(node, "tracker/line") for node in range(2)]
         results = [succeeds(run.wait(), image) for run in runs]
-        assert any(line.startswith("pulling app:1 on 2 nodes, slowest node0") and " MB, registry " in line for line in srun.lines), srun.lines
+        assert any(line.startswith("pulling app:1 on 2 nodes, slowest node0") and line.endswith("% of 8.4 MB") for line in srun.lines), srun.lines
+        assert not any("registry" in line for line in srun.lines), srun.lines
+    assert srun.lines[-3].startswith("pulled app:1 on 2 nodes: 8.4 MB in "), srun.lines
     assert srun.lines[-2].startswith("app:1 came to 2 of 2 nodes in ") and srun.lines[-2].endswith("): registry 1.00 x, nodes 1.00 x, shared store 0.00 x"), srun.lines
     told, size = json.loads(srun.lines[-1]), len(image.layers[0].blob)
     assert (told["nodes"], told["ready"], told["registry_bytes"], told["node_bytes"], told["pulled_bytes"]) == (2, 2, size, size, size), told
@@ -81,7 +85,7 @@ def test_srun_tells_of_all_nodes_and_import_does_not():
     assert not any(line.startswith("pulling ") for result in results for line in result.progress), [result.progress for result in results]
 
 
-def test_the_node_that_pulls_is_killed_and_seven_go_on():
+def test_seven_nodes_go_on_when_the_pulling_node_is_killed():
     image = big_image(10)
     hook, seen = big_and_slow(image, after=1)
     ports = []
@@ -91,9 +95,9 @@ def test_the_node_that_pulls_is_killed_and_seven_go_on():
             ports.append(handler.client_address[1])
         return hook(handler, kind, name)
 
-    registry.repository("meeting/killed", image, whose)
+    registry.repository("tracker/killed", image, whose)
     with no_relay_left(), Srun(8) as srun:
-        runs = [srun.start(node, "meeting/killed") for node in range(8)]
+        runs = [srun.start(node, "tracker/killed") for node in range(8)]
         wait_for(lambda: seen)
         time.sleep(0.3)
         pulling = next(run for run in runs if has_port(run.process.pid, ports[0]))
@@ -107,7 +111,7 @@ def test_the_node_that_pulls_is_killed_and_seven_go_on():
 
 
 class Wire:
-    """Between a node and srun, until it is cut: then nothing comes through any more, and nobody is told."""
+    """A connection between a node and srun. After a cut it forwards nothing and reports nothing."""
 
     def __init__(self, port):
         self.there, self.cut = ("127.0.0.1", port), threading.Event()
@@ -130,17 +134,17 @@ class Wire:
             other.close()
 
 
-def test_a_node_that_is_cut_off_from_srun_and_all_others_goes_on_at_the_registry():
+def test_node_cut_off_from_all_others_continues_at_the_registry():
     image = big_image(10)
     hook, seen = big_and_slow(image, after=1)
-    registry.repository("meeting/partition", image, hook)
+    registry.repository("tracker/partition", image, hook)
     with no_relay_left(), Srun(2) as srun:
         before = set(relays())
-        first = srun.start(0, "meeting/partition")
+        first = srun.start(0, "tracker/partition")
         relay = new_relay(before)
         wait_for(lambda: seen)
         wire = Wire(int(srun.variable.partition(":")[0]))
-        cut_off = srun.start(1, "meeting/partition", variables={"SLURM_SCONTAINER_MEETING": f"{wire.port}:{srun.variable.partition(':')[2]}"})
+        cut_off = srun.start(1, "tracker/partition", variables={"SLURM_SCONTAINER_TRACKER": f"{wire.port}:{srun.variable.partition(':')[2]}"})
         wait_for(lambda: len(set(relays()) - before) == 2)
         time.sleep(0.5)  # it gets bytes
         assert len(seen) == 1 and cut_off.process.poll() is None
@@ -155,7 +159,7 @@ def test_a_node_that_is_cut_off_from_srun_and_all_others_goes_on_at_the_registry
 
 
 def has_port(pid, port):
-    """Whether this process has a connection from there."""
+    """Returns whether this process has a connection from that port."""
     with contextlib.suppress(OSError):
         sockets = {os.readlink(f"/proc/{pid}/fd/{fd}").removeprefix("socket:[").removesuffix("]") for fd in os.listdir(f"/proc/{pid}/fd")}
         lines = [line.split() for line in open(f"/proc/{pid}/net/tcp").read().splitlines()[1:]]
@@ -163,25 +167,25 @@ def has_port(pid, port):
     return False
 
 
-def test_where_srun_cannot_be_reached_each_node_goes_alone():
+def test_nodes_pull_each_when_srun_is_unreachable():
     image = big_image(1)
-    registry.repository("meeting/alone", image)
+    registry.repository("tracker/alone", image)
     with Srun(2) as srun:
-        for number, variables in enumerate(({"SLURM_SCONTAINER_MEETING": "1:" + "0" * 32}, {"SLURM_SCONTAINER_MEETING": ""},
-                                            {"SLURM_SCONTAINER_MEETING": srun.variable[:-1] + ("0" if srun.variable[-1] != "0" else "1")}), 1):
+        for number, variables in enumerate(({"SLURM_SCONTAINER_TRACKER": "1:" + "0" * 32}, {"SLURM_SCONTAINER_TRACKER": ""},
+                                            {"SLURM_SCONTAINER_TRACKER": srun.variable[:-1] + ("0" if srun.variable[-1] != "0" else "1")}), 1):
             began = time.monotonic()
-            result = succeeds(srun.start(0, "meeting/alone", variables=variables).wait(), image)
+            result = succeeds(srun.start(0, "tracker/alone", variables=variables).wait(), image)
             assert time.monotonic() - began < 4 and not result.warnings, result
-            assert len([path for path in fetched(registry, "meeting/alone") if "blobs" in path]) == 2 * number
+            assert len([path for path in fetched(registry, "tracker/alone") if "blobs" in path]) == 2 * number
 
 
 class Stranger:
-    """A program of the user's that has learned the step's token."""
+    """A program of the user that knows the step's token."""
 
     def __init__(self, srun, name=b"node77"):
         port, token = srun.variable.split(":")
         self.srun = socket.create_connection(("127.0.0.1", int(port)), 5)
-        self.srun.sendall(struct.pack("8s16s64s", b"spcmeet3", bytes.fromhex(token), name))
+        self.srun.sendall(struct.pack("8s16s64s", b"spctrak3", bytes.fromhex(token), name))
 
     def say(self, kind, image=b"", port=0, indices=(), ip=b""):
         self.srun.sendall(RECORD.pack(kind, 0, 0, len(indices), image, 0, 0, ADDRESS.pack(ip, port), b"", struct.pack(f"{len(indices)}I", *indices), b"", 0, 0, 0, 0))
@@ -193,31 +197,31 @@ def order_of(image):
     return hashlib.sha256(f"{image.digest} linux/amd64".encode()).digest()
 
 
-def test_a_false_node_of_the_user_s_is_not_believed():
+def test_forged_node_of_the_user_is_rejected():
     earlier, image = big_image(1), big_image(1, layers=2)
-    registry.repository("meeting/earlier", earlier)
-    registry.repository("meeting/false", image)
+    registry.repository("tracker/earlier", earlier)
+    registry.repository("tracker/false", image)
     liar = Liar(image)
     with Srun(4) as srun:
-        succeeds(srun.start(0, "meeting/earlier").wait(), earlier)
+        succeeds(srun.start(0, "tracker/earlier").wait(), earlier)
         stranger = Stranger(srun)
         ip = ADDRESS.unpack_from(stranger.say(JOIN, order_of(earlier), 1)[8], 8)[0]
         place = stranger.say(JOIN, order_of(image), liar.server.port, ip=ip)
         assert place[:2] == (PLACE, 0), place
         for node in (1, 2):
-            succeeds(srun.start(node, "meeting/false").wait(), image)
+            succeeds(srun.start(node, "tracker/false").wait(), image)
         layers = {layer.digest for layer in image.layers}
         assert any(name in layers for name, _ in liar.asked), "nobody has asked the false node"
 
 
-def test_what_was_overheard_in_one_step_is_of_no_use_in_another():
+def test_secrets_of_one_step_are_useless_in_another():
     image = big_image(1)
-    registry.repository("meeting/replayed", image)
+    registry.repository("tracker/replayed", image)
     with Srun(2) as earlier:
-        succeeds(earlier.start(0, "meeting/replayed").wait(), image)
+        succeeds(earlier.start(0, "tracker/replayed").wait(), image)
         overheard = Stranger(earlier).say(JOIN, order_of(image), 1)
     with Srun(2) as later:
-        succeeds(later.start(0, "meeting/replayed").wait(), image)
+        succeeds(later.start(0, "tracker/replayed").wait(), image)
         place = Stranger(later).say(JOIN, order_of(image), 1)
         _, ip, port = struct.unpack_from("I4x16sH", place[8])
         relay = Node(0, ip, port)
@@ -228,9 +232,9 @@ def test_what_was_overheard_in_one_step_is_of_no_use_in_another():
             assert Stranger(later).say(JOIN, order_of(image), 1) is None, "srun has answered who knows another step's token"
 
 
-def test_a_step_that_asks_for_ever_only_spoils_its_own_places():
+def test_step_with_endless_requests_exhausts_only_its_own_slots():
     image = big_image(1)
-    registry.repository("meeting/flood", image)
+    registry.repository("tracker/flood", image)
     with Srun(2) as srun:
         for _ in range(30):
             with contextlib.suppress(OSError):
@@ -241,4 +245,4 @@ def test_a_step_that_asks_for_ever_only_spoils_its_own_places():
             with contextlib.suppress(OSError):
                 while Stranger(srun).say(MORE, order_of(image), 1, range(MOST)):
                     pass
-        succeeds(srun.start(0, "meeting/flood").wait(), image)
+        succeeds(srun.start(0, "tracker/flood").wait(), image)
