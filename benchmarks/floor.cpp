@@ -1,10 +1,10 @@
-// bench-floor: what every import of an image must do at least, and nothing else.
+// bench-floor: the minimal work of every import of an image.
 //
 //   bench-floor PARALLEL URL...
 //
-// Each layer is fetched, its SHA-256 computed, inflated with ISA-L, and the SHA-256 of the tar
-// computed in a thread of its own; the output is discarded. PARALLEL layers at once, in the order
-// given. Prints one line of JSON.
+// Fetches each layer, computes its SHA-256, inflates it with ISA-L, and computes the SHA-256 of the
+// tar in a separate thread. The output is discarded. Processes PARALLEL layers at once, in the
+// given order. Prints one line of JSON.
 
 #include <curl/curl.h>
 #include <isa-l/igzip_lib.h>
@@ -58,7 +58,7 @@ class Sha256 {
   std::unique_ptr<EVP_MD_CTX, void (*)(EVP_MD_CTX*)> context_{EVP_MD_CTX_new(), EVP_MD_CTX_free};
 };
 
-/// Hands pieces to a thread that hashes them; pieces are used again.
+/// Passes pieces to a thread that hashes them. Pieces are reused.
 class HashThread {
  public:
   HashThread() : thread_([this] { run(); }) {}
@@ -117,7 +117,7 @@ class HashThread {
   std::thread thread_;
 };
 
-/// One layer on its way: what curl brings is hashed and inflated at once.
+/// A layer being fetched: data from curl is hashed and inflated at once.
 class Layer {
  public:
   Layer() {
@@ -161,7 +161,7 @@ class Layer {
       if (isal_inflate(&state_) != ISAL_DECOMP_OK) die("a blob is not gzip");
       filled_ += room - state_.avail_out;
       uncompressed_ += room - state_.avail_out;
-      if (filled_ < piece_.size()) break;  // all input is used
+      if (filled_ < piece_.size()) break;  // all input is consumed
       tar_hash_.give(std::move(piece_));
       piece_.clear();
     }

@@ -1,13 +1,13 @@
 // bench-step: one job step as slurmstepd runs it, with times.
 //
 //   bench-step [--image REF [--hold]] [--root DIR] [--tasks N] [--pause MS] --uid UID --gid GID --
-//   PROGRAM [ARGUMENT...]
+//              PROGRAM [ARGUMENT...]
 //
 // Starts a step's agent, forks N tasks that wait until all exist (as slurmstepd's do), lets them
 // enter the container and execute PROGRAM, and waits for them. Prints one line of JSON. Without
-// --image, PROGRAM runs on the host, or with --root in a chroot: what other programs need for the
-// same is measured in the same way. --pause is what slurmstepd does between user_init and the
-// tasks' start. --hold prints the line when PROGRAM has been started and waits then.
+// --image, PROGRAM runs on the host, or with --root in a chroot, so that other programs are
+// measured in the same way. --pause simulates slurmstepd's work between user_init and the tasks'
+// start. --hold prints the line when PROGRAM has been started and then waits.
 
 #include <fcntl.h>
 #include <grp.h>
@@ -44,11 +44,11 @@ struct Arguments {
   char** program = nullptr;
 };
 
-/// What a task reports, in memory shared with the parent. Nanoseconds of CLOCK_MONOTONIC.
+/// Report of a task, in memory shared with the parent. Nanoseconds of CLOCK_MONOTONIC.
 struct TaskTimes {
   std::int64_t begin = 0;    ///< of task_init
   std::int64_t entered = 0;  ///< just before exec
-  char timing[400] = {};     ///< the library's own line
+  char timing[400] = {};     ///< the library's own timing line
 };
 
 [[noreturn]] void die(const char* action) {
@@ -98,7 +98,7 @@ void keep_timing(int level, const char* line, void* arg) {
   if (level == SPC_LOG_DEBUG) std::snprintf(times.timing, sizeof times.timing, "%s", line);
 }
 
-/// The job's environment as spank_setenv and spank_unsetenv keep it.
+/// The job's environment as maintained by spank_setenv and spank_unsetenv.
 struct Environment {
   std::vector<std::string> variables;
 
@@ -136,7 +136,7 @@ void enter(spc_runtime* runtime, const Arguments& arguments, Environment& job) {
   environment.variables = variables.data();
   environment.set = set_variable;
   environment.unset = unset_variable;
-  // Into a copy: the list that is read must stay as it is.
+  // Modify a copy: the list that is being read must not change.
   Environment changed = job;
   environment.arg = &changed;
   if (spc_task_enter(runtime, &options, &environment) != SPC_OK) {
@@ -218,7 +218,7 @@ int main(int argc, char** argv) {
   const std::span<TaskTimes> times(static_cast<TaskTimes*>(shared), tasks);
 
   const std::int64_t begin = now_ns();
-  // One handle for all tasks, as in slurmstepd; the last one's timing line is kept.
+  // One handle for all tasks, as in slurmstepd. The last task's timing line is kept.
   spc_runtime* runtime = arguments.image.empty() ? nullptr : start_step(arguments, times.data());
   const std::int64_t user_init = now_ns() - begin;
   if (arguments.pause_ms > 0) ::usleep(static_cast<useconds_t>(arguments.pause_ms) * 1000);
@@ -254,7 +254,7 @@ int main(int argc, char** argv) {
     if (!WIFEXITED(status) || WEXITSTATUS(status) != 0) ++failed;
   }
   const std::int64_t ended = now_ns();
-  spc_close(runtime);  // the agent is a child that has ended now, too
+  spc_close(runtime);  // the agent is an ended child at this point
   rusage used{};
   ::getrusage(RUSAGE_CHILDREN, &used);
   if (failed > 0) {

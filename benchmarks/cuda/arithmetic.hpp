@@ -3,15 +3,15 @@
 #include <cstddef>
 #include <cstdint>
 
-/// What the figures of these programs are made of. No CUDA and no MPI in here: a test checks it on
-/// any machine.
+/// Formulas of these programs, independent of CUDA and MPI, so that a test checks them on any
+/// machine.
 namespace spc::bench {
 
-/// Floating-point operations that CUDA's sample nbody counts for one interaction of two bodies.
+/// Floating-point operations per interaction of two bodies, as counted by CUDA's sample nbody.
 constexpr double kFlopsPerInteractionFp32 = 20;
 constexpr double kFlopsPerInteractionFp64 = 30;
 
-/// Each of `bodies` feels every one, itself, too, as the sample counts.
+/// Returns GFLOP/s. Each body interacts with every body, itself included, as the sample counts.
 constexpr double nbody_gflops(std::uint64_t bodies, std::uint64_t iterations, double seconds,
                               bool fp64) {
   const double interactions =
@@ -20,16 +20,17 @@ constexpr double nbody_gflops(std::uint64_t bodies, std::uint64_t iterations, do
          1e9;
 }
 
-/// The sample rounds the bodies up to whole blocks of 256.
+/// Rounds up to whole blocks of 256 bodies, as the sample does.
 constexpr std::uint64_t rounded_bodies(std::uint64_t bodies) { return (bodies + 255) / 256 * 256; }
 
-/// Giga means 10^9. A copy within the device reads and writes its memory: `times_moved` 2.
+/// Returns GB/s with giga = 10^9. `times_moved` is 2 for a copy within the device, which reads and
+/// writes its memory.
 constexpr double gb_per_second(std::size_t bytes, double seconds, int times_moved = 1) {
   return static_cast<double>(bytes) * times_moved / seconds / 1e9;
 }
 
-/// The value at `index` of what is summed, and the sum of those in [0, count): integers that a
-/// double holds, so a sum is right or wrong and not nearly right.
+/// Return the summand at `index`, and the sum of those in [0, count). They are integers that a
+/// double represents exactly, so a sum is exactly right or wrong.
 constexpr double summand(std::uint64_t index) { return static_cast<double>(index % 1000); }
 constexpr double sum_of(std::uint64_t count) {
   const std::uint64_t whole = count / 1000;
@@ -37,7 +38,7 @@ constexpr double sum_of(std::uint64_t count) {
   return static_cast<double>(whole * (999 * 1000 / 2) + (rest == 0 ? 0 : rest * (rest - 1) / 2));
 }
 
-/// A rank's part [first, first + count) of `total`: as even as can be, without gaps.
+/// A rank's part [first, first + count) of `total`: as equal as possible, without gaps.
 struct Part {
   std::uint64_t first, count;
 };

@@ -1,4 +1,4 @@
-// The CPU in the GPU's place: it checks the arithmetic, and its speed means nothing.
+// The CPU as a substitute for the GPU: it checks the arithmetic. Its speed is meaningless.
 #include <algorithm>
 #include <chrono>
 #include <cmath>

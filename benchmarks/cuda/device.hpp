@@ -8,37 +8,38 @@
 
 #include "nbody_force.hpp"
 
-/// What is measured, on a GPU (gpu.cu) or, to check the arithmetic, on the CPU (cpu.cpp).
+/// The measured operations, on a GPU (gpu.cu), or on the CPU to check the arithmetic (cpu.cpp).
 namespace spc::bench {
 
 struct CopyRate {
-  const char* name;  ///< h2d.pinned
+  const char* name;  ///< for example h2d.pinned
   double gb_per_second;
-  bool right;  ///< what arrived is what was sent
+  bool right;  ///< the received data equals the sent data
 };
 
 class Device {
  public:
   virtual ~Device() = default;
   [[nodiscard]] virtual std::string name() const = 0;
-  /// Seconds for `iterations` times all forces among `bodies`; the forces on the first 64 are kept
-  /// for first_forces().
+  /// Returns the seconds of `iterations` evaluations of all forces among `bodies`. Keeps the forces
+  /// on the first 64 for first_forces().
   virtual double nbody(std::uint64_t bodies, int iterations, bool fp64) = 0;
   [[nodiscard]] virtual const std::vector<Force<double>>& first_forces() const = 0;
   virtual std::vector<CopyRate> copies(std::size_t bytes, int repeats) = 0;
-  /// Fills memory with summand(first ...); then sum() adds them up.
+  /// Fills memory with summand(first ...), to be added by sum().
   virtual void fill(std::uint64_t first, std::uint64_t count) = 0;
   virtual double sum() = 0;
 };
 
 Device& cpu();
-/// The GPU of this process; otherwise nothing, and `why` says in one line what is missing.
+/// Returns the GPU of this process. Without one, returns nullptr and sets `why` to one line with
+/// the reason.
 Device* gpu(int local_rank, std::string& why);
 
-/// Forces on the first 64 of `bodies`, in double precision on the CPU: what the others must agree
-/// with.
+/// Returns the forces on the first 64 of `bodies`, computed in double precision on the CPU as the
+/// reference.
 std::vector<Force<double>> reference_forces(std::uint64_t bodies);
-/// The largest difference, relative to the largest force.
+/// Returns the largest difference relative to the largest force.
 double largest_difference(const std::vector<Force<double>>& a, const std::vector<Force<double>>& b);
 
 constexpr double kSoftening2 = 0.01;

@@ -1,5 +1,5 @@
-// The GPU's side. cudart is linked in: the program needs nothing of the image but libcuda, which
-// comes with the driver.
+// The GPU implementation. cudart is linked statically: the program needs only libcuda, which comes
+// with the driver.
 #include <cuda_runtime.h>
 
 #include <algorithm>
@@ -15,8 +15,7 @@ namespace {
 
 void must(cudaError_t error, const char* what) {
   if (error == cudaSuccess) return;
-  std::fprintf(stderr, "bench-cuda: %s: %s (%d)\n", what, cudaGetErrorString(error),
-               static_cast<int>(error));
+  std::fprintf(stderr, "bench-cuda: %s: %s (%d)\n", what, cudaGetErrorString(error), static_cast<int>(error));
   std::exit(1);
 }
 
@@ -27,8 +26,7 @@ class Memory {
   enum class Where { device, pinned };
   explicit Memory(std::size_t count, Where where = Where::device) : where_(where) {
     const std::size_t bytes = count * sizeof(T);
-    must(where == Where::device ? cudaMalloc(&data_, bytes) : cudaMallocHost(&data_, bytes),
-         "allocate memory");
+    must(where == Where::device ? cudaMalloc(&data_, bytes) : cudaMallocHost(&data_, bytes), "allocate memory");
   }
   ~Memory() { where_ == Where::device ? cudaFree(data_) : cudaFreeHost(data_); }
   Memory(const Memory&) = delete;
@@ -40,7 +38,7 @@ class Memory {
   Where where_;
 };
 
-/// Seconds between two points of the default stream, by the device's own clock.
+/// Measures seconds between two points of the default stream with the device's clock.
 class Stopwatch {
  public:
   Stopwatch() {
@@ -70,16 +68,14 @@ constexpr int kBlock = 256;
 
 template <typename Real>
 __global__ void place_bodies(Body<Real>* bodies, unsigned long long count) {
-  const unsigned long long i =
-      blockIdx.x * static_cast<unsigned long long>(blockDim.x) + threadIdx.x;
+  const unsigned long long i = blockIdx.x * static_cast<unsigned long long>(blockDim.x) + threadIdx.x;
   if (i < count) bodies[i] = body_at<Real>(i);
 }
 
-/// One thread a body; the others pass through shared memory, a block at a time. `count` is a
-/// multiple of the block.
+/// One thread per body. The others are read through shared memory, one block at a time. `count` is
+/// a multiple of the block size.
 template <typename Real>
-__global__ void all_forces(const Body<Real>* bodies, Force<Real>* forces, unsigned long long count,
-                           Real softening2) {
+__global__ void all_forces(const Body<Real>* bodies, Force<Real>* forces, unsigned long long count, Real softening2) {
   __shared__ Body<Real> tile[kBlock];
   const unsigned long long own = blockIdx.x * static_cast<unsigned long long>(kBlock) + threadIdx.x;
   const Body<Real> body = bodies[own];
@@ -100,29 +96,24 @@ __global__ void all_forces(const Body<Real>* bodies, Force<Real>* forces, unsign
 
 __global__ void place_summands(double* values, unsigned long long first, unsigned long long count) {
   const unsigned long long step = static_cast<unsigned long long>(gridDim.x) * blockDim.x;
-  for (unsigned long long i =
-           blockIdx.x * static_cast<unsigned long long>(blockDim.x) + threadIdx.x;
-       i < count; i += step) {
+  for (unsigned long long i = blockIdx.x * static_cast<unsigned long long>(blockDim.x) + threadIdx.x; i < count; i += step) {
     values[i] = summand(first + i);
   }
 }
 
-/// One partial sum a block.
+/// Writes one partial sum per block.
 __global__ void add_up(const double* values, unsigned long long count, double* partial) {
   __shared__ double warps[32];
   const unsigned long long step = static_cast<unsigned long long>(gridDim.x) * blockDim.x;
   double sum = 0;
-  for (unsigned long long i =
-           blockIdx.x * static_cast<unsigned long long>(blockDim.x) + threadIdx.x;
-       i < count; i += step)
+  for (unsigned long long i = blockIdx.x * static_cast<unsigned long long>(blockDim.x) + threadIdx.x; i < count; i += step)
     sum += values[i];
   for (int offset = 16; offset > 0; offset /= 2) sum += __shfl_down_sync(0xffffffffU, sum, offset);
   if (threadIdx.x % 32 == 0) warps[threadIdx.x / 32] = sum;
   __syncthreads();
   if (threadIdx.x < 32) {
     sum = threadIdx.x < blockDim.x / 32 ? warps[threadIdx.x] : 0;
-    for (int offset = 16; offset > 0; offset /= 2)
-      sum += __shfl_down_sync(0xffffffffU, sum, offset);
+    for (int offset = 16; offset > 0; offset /= 2) sum += __shfl_down_sync(0xffffffffU, sum, offset);
     if (threadIdx.x == 0) partial[blockIdx.x] = sum;
   }
 }
@@ -150,8 +141,7 @@ class Gpu final : public Device {
   }
   double sum() override {
     add_up<<<kBlocks, kBlock>>>(values_->get(), count_, partial().get());
-    must(cudaMemcpy(host_, partial().get(), sizeof host_, cudaMemcpyDeviceToHost),
-         "fetch the sums");
+    must(cudaMemcpy(host_, partial().get(), sizeof host_, cudaMemcpyDeviceToHost), "fetch the sums");
     double sum = 0;
     for (const double one : host_) sum += one;
     return sum;
@@ -178,9 +168,7 @@ double Gpu::run_nbody(std::uint64_t bodies, int iterations) {
   Memory<Force<Real>> forces(bodies);
   const auto blocks = static_cast<unsigned>(bodies / kBlock);
   place_bodies<<<blocks, kBlock>>>(all.get(), bodies);
-  const auto step = [&] {
-    all_forces<<<blocks, kBlock>>>(all.get(), forces.get(), bodies, static_cast<Real>(kSoftening2));
-  };
+  const auto step = [&] { all_forces<<<blocks, kBlock>>>(all.get(), forces.get(), bodies, static_cast<Real>(kSoftening2)); };
   step();
   must(cudaDeviceSynchronize(), "compute forces");
   Stopwatch watch;
@@ -189,12 +177,9 @@ double Gpu::run_nbody(std::uint64_t bodies, int iterations) {
   const double seconds = watch.stop();
   must(cudaGetLastError(), "compute forces");
   std::vector<Force<Real>> first(std::min<std::uint64_t>(bodies, kCheckedBodies));
-  must(cudaMemcpy(first.data(), forces.get(), first.size() * sizeof(Force<Real>),
-                  cudaMemcpyDeviceToHost),
-       "fetch forces");
+  must(cudaMemcpy(first.data(), forces.get(), first.size() * sizeof(Force<Real>), cudaMemcpyDeviceToHost), "fetch forces");
   forces_.clear();
-  for (const Force<Real>& force : first)
-    forces_.push_back({double(force.x), double(force.y), double(force.z)});
+  for (const Force<Real>& force : first) forces_.push_back({double(force.x), double(force.y), double(force.z)});
   return seconds;
 }
 
@@ -205,32 +190,26 @@ std::vector<CopyRate> Gpu::copies(std::size_t bytes, int repeats) {
   Bytes device(bytes);
   Bytes other(bytes);
   std::vector<CopyRate> rates;
-  const auto measure = [&](const char* name, void* to, const void* from, cudaMemcpyKind kind,
-                           int moved) {
-    must(cudaMemcpy(to, from, bytes, kind), name);  // the first one touches pages
+  const auto measure = [&](const char* name, void* to, const void* from, cudaMemcpyKind kind, int moved) {
+    must(cudaMemcpy(to, from, bytes, kind), name);  // the first copy touches the pages
     Stopwatch watch;
     watch.start();
     for (int i = 0; i < repeats; ++i) must(cudaMemcpyAsync(to, from, bytes, kind), name);
-    rates.push_back({name,
-                     gb_per_second(bytes * static_cast<std::size_t>(repeats), watch.stop(), moved),
-                     true});
+    rates.push_back({name, gb_per_second(bytes * static_cast<std::size_t>(repeats), watch.stop(), moved), true});
   };
   const auto paint = [&](unsigned char* at, unsigned seed) {
-    for (std::size_t i = 0; i < bytes; ++i)
-      at[i] = static_cast<unsigned char>((i * 2654435761U + seed) >> 8);
+    for (std::size_t i = 0; i < bytes; ++i) at[i] = static_cast<unsigned char>((i * 2654435761U + seed) >> 8);
   };
-  // Each way what was painted comes back to be compared.
+  // Copy the pattern back from each direction and compare it.
   std::vector<unsigned char> expected(bytes);
   for (const bool is_pinned : {true, false}) {
     unsigned char* host = is_pinned ? pinned.get() : pageable.data();
     paint(expected.data(), is_pinned ? 1 : 2);
     std::memcpy(host, expected.data(), bytes);
-    measure(is_pinned ? "h2d.pinned" : "h2d.pageable", device.get(), host, cudaMemcpyHostToDevice,
-            1);
+    measure(is_pinned ? "h2d.pinned" : "h2d.pageable", device.get(), host, cudaMemcpyHostToDevice, 1);
     if (is_pinned) measure("d2d", other.get(), device.get(), cudaMemcpyDeviceToDevice, 2);
     std::memset(host, 0, bytes);
-    measure(is_pinned ? "d2h.pinned" : "d2h.pageable", host, is_pinned ? other.get() : device.get(),
-            cudaMemcpyDeviceToHost, 1);
+    measure(is_pinned ? "d2h.pinned" : "d2h.pageable", host, is_pinned ? other.get() : device.get(), cudaMemcpyDeviceToHost, 1);
     const bool right = std::memcmp(host, expected.data(), bytes) == 0;
     for (std::size_t i = is_pinned ? 0 : 3; i < rates.size(); ++i) rates[i].right = right;
   }
@@ -243,9 +222,8 @@ Device* gpu(int local_rank, std::string& why) {
   int count = 0;
   const cudaError_t error = cudaGetDeviceCount(&count);
   if (error != cudaSuccess || count == 0) {
-    why = error == cudaSuccess
-              ? "CUDA sees no GPU"
-              : cudaGetErrorString(error) + (" (" + std::to_string(static_cast<int>(error)) + ")");
+    why = error == cudaSuccess ? "CUDA sees no GPU"
+                               : cudaGetErrorString(error) + (" (" + std::to_string(static_cast<int>(error)) + ")");
     return nullptr;
   }
   must(cudaSetDevice(local_rank % count), "choose a GPU");

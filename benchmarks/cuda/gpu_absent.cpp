@@ -1,4 +1,4 @@
-// In place of gpu.cu where there is no CUDA toolkit.
+// Replacement of gpu.cu without a CUDA toolkit.
 #include "device.hpp"
 
 spc::bench::Device* spc::bench::gpu(int, std::string& why) {

@@ -1,12 +1,12 @@
-// bench-ipc: one process's GPU memory read by another, each in namespaces of its own or not. Lines
-// of JSON.
+// bench-ipc: one process's GPU memory read by another, each in its own namespaces or in shared
+// ones. Prints lines of JSON.
 //
 //     bench-ipc [user] [pid] [ipc] [mnt] [net]
 //
-// The words name the namespaces that each of the two processes makes for itself; without words they
-// share all. Two ways to pass the memory: cudaIpcMemHandle_t (what MPI and older NCCL use), and a
-// memory pool's file descriptor through a socket (as cuMem of newer NCCL). The exit status is 0
-// whatever works, 77 without a GPU.
+// The words name the namespaces that each of the two processes creates for itself. Without words
+// they share all. The memory is passed in two ways: as cudaIpcMemHandle_t (used by MPI and older
+// NCCL), and as a memory pool's file descriptor through a socket (like cuMem of newer NCCL). The
+// exit status is 0 whether they work or not, 77 without a GPU.
 #include <cuda_runtime.h>
 #include <fcntl.h>
 #include <sched.h>
@@ -35,7 +35,7 @@ struct Message {
   cudaIpcMemHandle_t legacy;
   cudaMemPoolPtrExportData pointer;
   bool has_legacy, has_pool;
-  char why[2][120];  ///< what could not be exported
+  char why[2][120];  ///< reasons of failed exports
 };
 
 [[noreturn]] void die(const char* what) {
@@ -57,7 +57,7 @@ void write_file(const char* path, const std::string& text) {
   ::close(fd);
 }
 
-/// Makes the namespaces; who makes a pid namespace goes on as its first process.
+/// Creates the namespaces. With a pid namespace, the caller continues as its first process.
 void enter(int flags) {
   if (flags == 0) return;
   const std::string uid = std::to_string(::geteuid());
@@ -74,8 +74,8 @@ void enter(int flags) {
   const pid_t child = ::fork();
   if (child < 0) die("fork");
   if (child == 0) {
-    // CUDA reads /proc/self, which the outer /proc does not have; where it cannot be mounted, that
-    // is what is to be learnt.
+    // CUDA reads /proc/self, which the outer /proc does not have. If /proc cannot be mounted, that
+    // is the result.
     if ((flags & CLONE_NEWNS) != 0 && ::mount("proc", "/proc", "proc", 0, nullptr) != 0)
       std::perror("bench-ipc: mount /proc");
     return;
@@ -112,7 +112,7 @@ int receive(int socket, Message& message) {
   header.msg_control = control.data();
   header.msg_controllen = control.size();
   if (::recvmsg(socket, &header, MSG_WAITALL) != static_cast<ssize_t>(sizeof message))
-    ::_exit(1);  // the owner has said why
+    ::_exit(1);  // the owner has reported the reason
   const cmsghdr* part = CMSG_FIRSTHDR(&header);
   int fd = -1;
   if (part != nullptr && part->cmsg_type == SCM_RIGHTS)
@@ -120,7 +120,7 @@ int receive(int socket, Message& message) {
   return fd;
 }
 
-/// Has memory and lets the other one read it until that closes the socket.
+/// Allocates memory and lets the other process read it until that closes the socket.
 [[noreturn]] void own(int socket) {
   int count = 0;
   if (const cudaError_t error = cudaGetDeviceCount(&count); error != cudaSuccess || count == 0) {
@@ -158,7 +158,7 @@ int receive(int socket, Message& message) {
   ::_exit(0);
 }
 
-/// GB/s of copies out of `from`, and whether it holds what the owner wrote.
+/// Measures the GB/s of copies from `from`, and checks that it contains the owner's data.
 bool read_memory(const void* from, double& rate, char (&why)[120]) {
   std::vector<unsigned char> host(1 << 20);
   void* own = nullptr;
@@ -251,7 +251,7 @@ int main(int argc, char** argv) {
   std::array<int, 2> sockets{};
   if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, sockets.data()) != 0)
     die("make a socket");
-  // CUDA does not survive a fork: each side starts it for itself.
+  // CUDA does not survive a fork: each side initializes it.
   const pid_t owner = ::fork();
   if (owner == 0) {
     ::close(sockets[1]);

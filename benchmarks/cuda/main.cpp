@@ -1,9 +1,10 @@
-// bench-cuda: n-body, copies, and a sum over all ranks, on a GPU. One line of JSON for each figure.
+// bench-cuda: n-body, copies, and a sum over all ranks, on a GPU. Prints one line of JSON per
+// figure.
 //
 //     bench-cuda nbody|memcpy|reduce [--cpu] [--fp64] [--size N] [--iterations N]
 //
-// --size: bodies; bytes; numbers. --cpu: on the CPU, which checks the arithmetic and measures
-// nothing. The exit status is 77 where there is no GPU, with one line that says why, and 1 if a
+// --size: bodies, bytes or numbers. --cpu: runs on the CPU, which checks the arithmetic and
+// measures nothing. The exit status is 77 with one line of reason if there is no GPU, and 1 if a
 // result is wrong.
 #include <chrono>
 #include <cstdio>
@@ -55,7 +56,7 @@ Arguments parse(int argc, char** argv) {
   return arguments;
 }
 
-/// One line; whether it is right.
+/// Prints one line. Returns whether the result is right.
 bool print(const Ranks& ranks, const Device& device, const std::string& name, double value,
            const char* unit, bool right) {
   if (ranks.rank == 0) {

@@ -34,8 +34,8 @@ SPC_HOST_DEVICE inline double inverse_root(double value) {
 #endif
 }
 
-/// Adds what `other` does to `body`: gravity with a softened distance. The same source for CPU and
-/// GPU.
+/// Adds the force of `other` on `body`: gravity with a softened distance. The same source for CPU
+/// and GPU.
 template <typename Real>
 SPC_HOST_DEVICE inline void add_force(Force<Real>& force, const Body<Real>& body,
                                       const Body<Real>& other, Real softening2) {
@@ -49,7 +49,7 @@ SPC_HOST_DEVICE inline void add_force(Force<Real>& force, const Body<Real>& body
   force.z += dz * strength;
 }
 
-/// Body `index` of a cloud that is the same everywhere: a low-discrepancy sequence in a cube.
+/// Returns body `index` of a deterministic cloud: a low-discrepancy sequence in a cube.
 template <typename Real>
 SPC_HOST_DEVICE inline Body<Real> body_at(unsigned long long index) {
   const auto fraction = [](double value) {

@@ -1,7 +1,6 @@
 #pragma once
 
-/// The processes that work together: those of MPI (ranks_mpi.cpp), or this one alone
-/// (ranks_alone.cpp).
+/// The cooperating processes: those of MPI (ranks_mpi.cpp), or only this one (ranks_alone.cpp).
 namespace spc::bench {
 
 class Ranks {
@@ -11,9 +10,9 @@ class Ranks {
   Ranks(const Ranks&) = delete;
   Ranks& operator=(const Ranks&) = delete;
   int rank = 0, count = 1;
-  int local_rank = 0;  ///< on its node
-  const char* kind;    ///< what connects them, for people
-  /// Of all ranks, on all of them.
+  int local_rank = 0;  ///< rank on its node
+  const char* kind;    ///< their connection, for the output
+  /// Returns the sum over all ranks, on each of them.
   [[nodiscard]] double sum(double own) const;
   [[nodiscard]] double largest(double own) const;
   void wait_for_all() const;

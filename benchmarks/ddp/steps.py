@@ -1,7 +1,8 @@
-"""Training steps a second of packaging/examples/train.py, which lies beside this file: one process per Slurm task.
+"""Training steps per second of packaging/examples/train.py, which is beside this file: one process
+per Slurm task.
 
-Rank 0 prints one line of JSON, with a checksum of the parameters: the same on every machine and in every container that computes
-alike.
+Rank 0 prints one line of JSON with a checksum of the parameters. The checksum is the same on every
+machine and in every container with the same arithmetic.
 """
 
 import gc
@@ -17,7 +18,7 @@ SAMPLES, BATCH = 8192, 64
 
 
 def take_ranks_from_slurm(env):
-    """As containers have them; outside nobody sets them. What is there stays."""
+    """Sets the variables that containers have, unless they are set."""
     env.setdefault("RANK", env["SLURM_PROCID"])
     env.setdefault("WORLD_SIZE", env["SLURM_NTASKS"])
     env.setdefault("LOCAL_RANK", env["SLURM_LOCALID"])
@@ -33,7 +34,8 @@ def main():
 
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
-    train.train(torch, dist, epochs=1, samples=SAMPLES, batch=BATCH)  # what is done once is done now
+    # One-time initialization happens here.
+    train.train(torch, dist, epochs=1, samples=SAMPLES, batch=BATCH)
     dist.barrier()
     begin = time.perf_counter()
     model, losses = train.train(torch, dist, epochs=EPOCHS, samples=SAMPLES, batch=BATCH)
@@ -44,7 +46,7 @@ def main():
         print(json.dumps({"steps": steps / seconds, "ranks": dist.get_world_size(), "loss": losses[-1],
                           "parameters": f"{train.parameter_checksum(model):014x}", "torch": torch.__version__}), flush=True)
     dist.barrier()
-    del model  # before the process group: train.py says why
+    del model  # before the process group is destroyed: see train.py
     gc.collect()
     dist.destroy_process_group()
 

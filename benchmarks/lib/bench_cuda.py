@@ -1,4 +1,4 @@
-"""Programs on a GPU, without container and in one."""
+"""Programs on a GPU, without a container and in one."""
 
 import gpu
 import on_cluster

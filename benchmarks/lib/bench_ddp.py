@@ -1,4 +1,4 @@
-"""Training with PyTorch on two nodes: in a container, and from the same files without."""
+"""Training with PyTorch on two nodes: in a container, and from the same files without one."""
 
 import on_cluster
 from compare import Comparison
@@ -6,7 +6,8 @@ from machine import SOURCE, BenchmarkError, say, test_image
 from on_cluster import SHARED
 
 TREE = f"{SHARED}/tree"
-# The image's files as the root directory of a plain process: no container, the same Python, PyTorch and C library.
+# The image's files as the root directory of a plain process: no container, but the same Python,
+# PyTorch and C library.
 BARE = f"""
 for name in dev proc sys; do mount --rbind /$name {TREE}/$name; done
 mount --bind {SHARED} {TREE}/workspace
@@ -26,7 +27,7 @@ def measure(work, build, quick):
         program = ["/usr/bin/python3", "/workspace/steps.py", "2" if quick else "12"]
         variables = ["OMP_NUM_THREADS=1", "PYTHONDONTWRITEBYTECODE=1"]
         ways = {"bare": ["srun", *job, "unshare", "--mount", "sh", "-c", BARE, "sh", *variables, *program],
-                # Root's job, too; his processes are alice's in both.
+                # Also in a job of root, with processes of alice in both.
                 "container": ["srun", *job, f"--container-image={name}", f"--container-mounts={SHARED}:/workspace", "/usr/bin/env",
                               "HOME=/tmp", *variables, *program]}
         say("training")

@@ -1,4 +1,4 @@
-"""What hooks add to a start: all that are built in, each of them, a program of the site, a shell hook."""
+"""Time that hooks add to a start: all built-in hooks, each hook, a site's program, a shell hook."""
 
 import json
 import re
@@ -14,7 +14,8 @@ CONFIG = "/etc/spank-container/config.d/90-bench.toml"
 PROGRAM = """#!/bin/sh
 echo '{"environment": {"set": {"OF_HOOK": "1"}}}'
 """
-# For each way the file that it needs on the node, with its content, and the way that it is compared with.
+# For each way, the file that it needs on the node with its content, and the way that it is compared
+# with.
 WAYS = {
     "off": (CONFIG, 'hooks_off = ["all"]\n', None),
     "builtin": (None, "", "off"),
@@ -56,7 +57,7 @@ def one_round(made, name, report):
 
 
 def start(made, name):
-    """Milliseconds of task_init, and of the hooks."""
+    """Returns the milliseconds of task_init, and of the hooks."""
     quiet.pause()
     said = made.call("as", "alice", "sh", "-c", f"srun -n1 --container-image={name} --container-verbose /bin/true 2>&1")
     whole = re.search(r"start ([\d.]+) ms: ", said)

@@ -1,4 +1,4 @@
-"""How long, how much and how large: an image from a registry into the store."""
+"""Time, memory and size of a pull from a registry into the store."""
 
 import json
 import os
@@ -32,7 +32,7 @@ class ImportBenchmark:
     def measure(self):
         self.image = registry.push(test_image("pytorch"), "pytorch")
         self.layers = registry.layers("pytorch")
-        self.run_floor()  # brings the registry's blobs into the page cache
+        self.run_floor()  # reads the registry's blobs into the page cache
         self.make_variants()
         for _ in range(2 if self.quick else 7):
             self.sample_floor()
@@ -70,12 +70,12 @@ class ImportBenchmark:
         self.add("import.memory", "MiB", "highest sum of resident sets, sampled", cost.memory)
 
     def make_variants(self):
-        """The same image with another small layer on top of it, MANY times; each differs from the others."""
+        """Makes MANY variants of the image, each with a different small layer on top."""
         self.variants = [registry.push_with_layer("pytorch", f"pytorch-{number}", f"layer {number}\n".encode()) for number in range(MANY)]
         self.many_layers = registry.push(test_image("layers-40"), "layers-40")
 
     def sample_warm(self):
-        """Right after sample_import: the registry is asked whether the tag has moved, and that is all."""
+        """Right after sample_import: only asks the registry whether the tag has moved."""
         for _ in range(5):
             quiet.pause()
             began = time.monotonic()
@@ -97,7 +97,7 @@ class ImportBenchmark:
         self.add("import.layers-40", "s", "an image of 40 layers, 4 MB, into an empty store", cost.wall)
 
     def sample_many_images(self):
-        """MANY jobs at once, each with an image of its own that shares all layers but one with the others."""
+        """Runs MANY jobs at once, each with its own image. The images share all layers but one."""
         node.empty_store()
         os.sync()
         quiet.pause()
@@ -108,7 +108,7 @@ class ImportBenchmark:
                  of=("floor", "floor.cold"))
 
     def sample_peers(self):
-        """What could be done with the distribution's programs: each fetches everything first."""
+        """Does the same work with the distribution's programs, which fetch everything first."""
         if not has("skopeo"):
             return
         say("skopeo, tar and tar2sqfs")

@@ -1,4 +1,4 @@
-"""How fast a program reads its image."""
+"""Speed of a program that reads its image."""
 
 import subprocess
 
@@ -42,7 +42,7 @@ class IoBenchmark:
         return self.report
 
     def mount_squashfuse(self):
-        """The same tree in one file through FUSE, for those whose kernel is not used."""
+        """Mounts the same tree as one file through FUSE, for programs without kernel mounts."""
         say("packing pytorch for squashfuse")
         image, mount = self.work / "pytorch.sqsh", node.make(self.work / "fuse")
         call("mksquashfs", self.tree, image, "-comp", "zstd", "-Xcompression-level", "1", "-quiet", "-no-progress")
@@ -52,7 +52,8 @@ class IoBenchmark:
         self.places["squashfuse_ll"] = {"root": mount}
 
     def measure_warm(self, repeats):
-        """Another step of the job keeps the layers mounted, as a job of several steps has it."""
+        """Measures while another step of the job keeps the layers mounted, as in a job of several
+        steps."""
         read_through(*node.layer_files())
         with self.steps.hold(self.image):
             for name in self.places:
@@ -84,6 +85,6 @@ class IoBenchmark:
 
 
 def add_host_trees(root):
-    """Programs in a chroot want them; find -xdev stays out of them."""
+    """Adds host directories that programs in a chroot need. find -xdev does not enter them."""
     for name in ("dev", "proc"):
         call("mount", "--rbind", f"/{name}", root / name)

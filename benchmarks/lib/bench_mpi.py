@@ -1,4 +1,5 @@
-"""Open MPI over PMIx between two ranks, without container and in one: the same program, the same version of the libraries."""
+"""Open MPI over PMIx between two ranks, without a container and in one: the same program and
+library versions."""
 
 import on_cluster
 from compare import Comparison
@@ -7,7 +8,7 @@ from on_cluster import SHARED
 
 SOURCE_FILE = SOURCE / "benchmarks/mpi/exchange.c"
 UNITS = {"init": ("ms", "lower"), "latency": ("us", "lower"), "bandwidth": ("MB/s", "higher"), "allreduce": ("us", "lower")}
-# What the names without a size stand for.
+# Message sizes of the unnamed measurements.
 CHOSEN = {"init": 0, "latency": 1, "bandwidth": 4 << 20, "allreduce": 8}
 PLACES = {"": (1, "on one node, by shared memory"), ".nodes": (2, "on two nodes, TCP over a veth")}
 
@@ -37,7 +38,8 @@ def measure(work, build, quick):
 
 
 def versions(cluster, image):
-    """Both sides shall have the same MPI; if not, it is not the container that is measured."""
+    """Checks that both sides have the same MPI version. Otherwise the comparison would not measure
+    the container."""
     query = ["dpkg-query", "-W", "-f", "${Package} ${Version}, ", "libopenmpi3", "libpmix2"]
     bare = cluster.call("as", "alice", "srun", "-n1", *query).strip(", \n")
     inside = cluster.call("as", "alice", "srun", "-n1", f"--container-image={image}", *query).strip(", \n")

@@ -1,4 +1,4 @@
-"""Collectives of NCCL, without container and in one, with the same libnccl."""
+"""Collectives of NCCL, without a container and in one, with the same libnccl."""
 
 from pathlib import Path
 
@@ -35,7 +35,7 @@ def measure(work, build, quick):
 
 
 def add(comparison, side, line, quiet):
-    """Latency of what is small, bandwidth of the rest."""
+    """Adds the latency of small sizes and the bandwidth of the others."""
     name = f"{line['name']}.{size(line['bytes'])}"
     if line["bytes"] < 1024:
         pair, value = comparison.pair(name, "us", line["device"]), line["us"]

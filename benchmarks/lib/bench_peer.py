@@ -1,4 +1,5 @@
-"""The same command lines on two clusters: one whose plugin is pyxis, and one with ours. Only where pyxis and enroot are installed."""
+"""The same command lines on two clusters: one with pyxis, and one with this plugin. Only if pyxis
+and enroot are installed."""
 
 import shutil
 from pathlib import Path
@@ -46,13 +47,13 @@ def measure(work, build, quick):
 
 
 def find_pyxis():
-    """Where packages and its own Makefile install it."""
+    """Returns the path at which packages or its own Makefile install it."""
     places = [Path("/usr/local/lib/slurm"), Path("/usr/lib64/slurm"), Path("/usr/lib/slurm"), *Path("/usr/lib").glob("*/slurm"), *Path("/usr/lib").glob("*/slurm-wlm")]
     return next((place / "spank_pyxis.so" for place in places if (place / "spank_pyxis.so").exists()), None)
 
 
 def make_file(clusters):
-    """One file, which both can read."""
+    """Makes one file that both can read."""
     ours = clusters["container"]
     say("writing the image to a file")
     ours.call("as", "alice", "srun", "--container-image=registry:5000/bench/pytorch:1", f"--container-save={SHARED}/{FILE}", "true")
@@ -60,7 +61,7 @@ def make_file(clusters):
 
 
 def one_round(cluster, name):
-    """Two jobs; each command once."""
+    """Runs two jobs with each command once."""
     step = ["srun", *ONE, f"--container-name={name}"]
     ways = {
         "first": [*step, "--container-image=registry:5000#bench/pytorch:1", "true"],
@@ -69,6 +70,7 @@ def one_round(cluster, name):
     }
     (by_name,) = cluster.turns("alice", ONE, ways, 1)
     (by_file,) = cluster.turns("alice", ONE, {"file": ["srun", *ONE, f"--container-image={SHARED}/{FILE}", "true"]}, 1)
-    # A site of pyxis may keep containers with a name after the job: the next round has one of its own, and this one is not needed.
+    # A site of pyxis may keep named containers after the job. The next round has its own, so this
+    # one is not needed.
     call("rm", "-rf", *(cluster.directory / "home/alice/.local/share/enroot").glob("pyxis_*"))
     return {**by_name, **by_file}

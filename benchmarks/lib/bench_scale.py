@@ -1,5 +1,6 @@
-"""One image on eight nodes at once, from a registry behind a slow link: alone, and with a store that all nodes see; beside it `sbcast` of the same
-bytes. Many nodes: real endpoints in network namespaces, and simulated ones."""
+"""One image on eight nodes at once, from a registry behind a slow link: without and with a shared
+store, compared with `sbcast` of the same bytes. Many nodes: real endpoints in network namespaces,
+and simulated ones."""
 
 import json
 import os
@@ -18,7 +19,8 @@ SHARED = "/home/shared/spank-container"
 CONFIG = "/etc/spank-container/config.d/90-bench.toml"
 STORE = "/var/lib/spank-container"
 ALL = [f"node{number:02}" for number in range(1, NODES + 1)]
-# srun, which obeys the user's proxy, cannot ask what the tag stands for, and knows that at once: each node asks, as before srun did.
+# srun uses the user's proxy, so it cannot resolve the tag and knows that at once. Each node
+# resolves it instead.
 UNTOLD = ("env", "http_proxy=http://127.0.0.1:1", "HTTP_PROXY=http://127.0.0.1:1")
 
 
@@ -28,7 +30,7 @@ def measure(work, build, quick):
     add_measured(report, build, quick)
     try:
         add_cluster(report, work, build, quick)
-    except BenchmarkError as error:  # what was measured before took minutes
+    except BenchmarkError as error:  # the earlier measurements took minutes
         say(str(error))
         report.note(f"the cluster of {NODES} nodes: not all was measured: {str(error).splitlines()[0]}")
     return report
@@ -55,7 +57,7 @@ def add_cluster(report, work, build, quick):
 
 
 def size_of(layout):
-    """Bytes of the image's blobs, as a registry has them."""
+    """Returns the bytes of the image's blobs in a registry."""
     read = lambda digest: json.loads((Path(layout) / "blobs" / digest.replace(":", "/")).read_text())
     manifest = read(json.loads((Path(layout) / "index.json").read_text())["manifests"][0]["digest"])
     return sum(part["size"] for part in (manifest["config"], *manifest["layers"]))
@@ -81,11 +83,12 @@ class Scale:
         self.rows(f"registry_requests.{way}", "GET", f"for manifests and blobs; HEAD: {asked.count('HEAD')}").add(asked.count("GET"))
 
     def add_sbcast(self, name, nodes, *options):
-        """The same number of bytes from the registry's machine to each node's disk, and nothing else."""
+        """Copies the same number of bytes from the registry's machine to each node's disk."""
         say(name)
         file, there = Path(self.cluster.directory) / "home/shared/bytes", "/var/tmp/bytes"
         file.write_bytes(os.urandom(self.size))
-        # Blocks of 8 MiB, its default, to eight nodes at once take longer than slurmd waits for a message over such a link.
+        # Over such a link, the default blocks of 8 MiB to eight nodes at once exceed slurmd's
+        # message time-out.
         step = ["salloc", "-Q", f"-N{nodes}", "sbcast", "--force", "--size=1m", *options, "/home/shared/bytes", there]
         seconds, sent, _ = self.sample(step)
         self.everywhere("rm", "-f", there)
@@ -106,7 +109,8 @@ class Scale:
         self.rows(f"conversions.array.{keep}", "x image", f"converted by the {NODES} nodes").add(self.conversions() - before)
 
     def add_warm(self, rounds):
-        """All nodes have the image: what is left is to know what the tag stands for. Each is a job, since a later step does not ask."""
+        """Measures with the image on all nodes: only the tag is resolved. Each run is a job, since
+        a later step does not resolve it again."""
         say("known tags")
         self.empty(None)
         step = ["srun", f"-N{NODES}", f"-n{NODES}", f"--container-image={self.image}"]
@@ -125,12 +129,12 @@ class Scale:
                           of=("untold", "scale.warm.untold") if way == "told" else None).add(turn[way].ms / 1000)
 
     def add_ratio(self, name, unit, where, one, other):
-        """Under the names of all sizes."""
+        """Adds the ratio under the names of all sizes."""
         median = lambda of: self.report.rows[f"scale.{of}"].median
         self.rows(name, unit, f"measured: {where}, medians of {one} and {other}").values.append(median(one) / median(other))
 
     def empty(self, shared, keys=""):
-        """No node, and no shared store, has anything of the image."""
+        """Removes the image from all nodes and from the shared store."""
         self.everywhere("sh", "-c", f"cd {STORE} && find layers/sha256 records names grants images -type f -delete")
         self.cluster.call("exec", "head", "rm", "-rf", SHARED, CONFIG)
         if shared:
@@ -139,7 +143,7 @@ class Scale:
         self.cluster.call("exec", "node01", "sh", "-c", f"mkdir -p $(dirname {CONFIG}) && printf %s '{keys}' >{CONFIG}")
 
     def sample(self, command):
-        """Seconds, how often the image was sent, and the methods of the requests."""
+        """Returns seconds, how often the image was sent, and the methods of the requests."""
         before, asked = self.sent(), len(self.requests())
         (turn,) = self.cluster.turns("alice", None, {"way": command}, 1)
         return turn["way"].ms / 1000, (self.sent() - before) / self.size, self.requests()[asked:]
@@ -152,12 +156,12 @@ class Scale:
         return int(self.cluster.call("exec", "head", "cat", "/sys/class/net/br0/statistics/tx_bytes"))
 
     def requests(self):
-        """Methods of those for the image, from the registry's own log."""
+        """Returns the methods of requests for the image, from the registry's own log."""
         log = self.cluster.call("exec", "head", "sh", "-c", "cat /var/log/registry-5000.log")
         return [line.partition('"')[2].split()[0] for line in log.splitlines() if " /v2/bench/python/" in line and line.partition('"')[2][:4] in ("GET ", "HEAD")]
 
     def conversions(self):
-        """How often the image was, by all nodes so far, as their logs say."""
+        """Returns the number of conversions of the image by all nodes so far, from their logs."""
         converted = layers = 0
         for node in ALL:
             for line in self.cluster.call("logs", node).splitlines():

@@ -1,4 +1,5 @@
-"""What a container adds to Slurm's steps and jobs, on a real cluster of four nodes, which is started for it and taken down again."""
+"""Time that a container adds to Slurm's steps and jobs, on a real cluster of four nodes, started
+and stopped by this program."""
 
 import json
 import statistics
@@ -32,7 +33,7 @@ def measure(work, build, quick):
 
 
 class Steps(Comparison):
-    """And where the time of single steps goes."""
+    """Adds the phases of single steps."""
 
     def __init__(self, title):
         super().__init__(title)
@@ -72,13 +73,13 @@ class Bench:
     def later_steps(self, rounds):
         say("later steps of a job")
         ways = {"bare": srun(), "tag": srun(self.option), "digest": srun(self.by_digest)}
-        self.cluster.turns("alice", ONE, ways, 1)  # pulls
+        self.cluster.turns("alice", ONE, ways, 1)  # pulls the image
         turns = self.cluster.turns("alice", ONE, ways, rounds + 1)[1:]
         self.add(turns, "tag", "ratio.warm", "ms", "later steps of a job, one task, by tag", wall)
         self.add(turns, "digest", "ratio.digest", "ms", "the same by digest", wall)
 
     def add_phases(self, kind, steps):
-        """Bare ones are the same whether others have a container."""
+        """Adds the phases. Steps without a container do not depend on those with one."""
         for in_container, phases in steps:
             for phase, took in phases.items():
                 self.comparison.phases.setdefault(f"{kind} of a job" if in_container else "bare", {}).setdefault(phase, []).append(took)
@@ -93,14 +94,15 @@ class Bench:
         say("two nodes, eight tasks each")
         job = ["-N2", "-n16", "-w", "node[01-02]"]
         ways = {"bare": srun(job=job), "container": srun(self.option, job=job)}
-        turns = self.cluster.turns("alice", job, ways, rounds + 1)[1:]  # node02 pulls
+        turns = self.cluster.turns("alice", job, ways, rounds + 1)[1:]  # pulls the image on node02
         self.add(turns, "container", "ratio.n2x8", "ms", "two nodes, eight tasks each", wall)
 
     def many_steps(self, rounds):
         say(f"{STEPS} steps, {AT_ONCE} at a time")
         step = f"seq {STEPS} | xargs -P{AT_ONCE} -I_ sh -c 'exec srun --overlap -N1 -n1 -r$((_ % {NODES})) $0 /bin/true'"
         ways = {"bare": ["sh", "-c", step.replace("$0", "")], "container": ["sh", "-c", step.replace("$0", self.option)]}
-        turns = self.cluster.turns("alice", [f"-N{NODES}"], ways, rounds + 1)[1:]  # the other nodes pull
+        # Pulls the image on the other nodes.
+        turns = self.cluster.turns("alice", [f"-N{NODES}"], ways, rounds + 1)[1:]
         self.add(turns, "container", "throughput", "s", f"{STEPS} steps of one task, {AT_ONCE} at a time, on {NODES} nodes",
                  lambda turn: turn.ms / 1000)
         self.add(turns, "container", "cpu", "ms", "processor time of the whole machine for each of these steps", lambda turn: turn.cpu / STEPS)

@@ -1,4 +1,4 @@
-"""How long until a task runs in its container."""
+"""Time until a task runs in its container."""
 
 import time
 
@@ -45,7 +45,8 @@ class StartBenchmark:
         self.report.note(f"layers: pytorch {len(node.layers_of(self.image['pytorch']))}, base {len(node.layers_of(self.image['base']))}")
 
     def unpack_for_peers(self):
-        """The `base` image as other programs take it: a directory and one squashfs file, both readable by the job's user."""
+        """Unpacks the `base` image for other programs: a directory and one squashfs file, both
+        readable by the job's user."""
         say("unpacking base for the others")
         self.steps.unpack(self.image["base"], self.tree)
         call("mksquashfs", self.tree, self.squashfs, "-comp", "zstd", "-Xcompression-level", "1", "-quiet", "-no-progress")
@@ -123,7 +124,7 @@ class StartBenchmark:
         for _ in range(repeats):
             for name, image in (("cold-1", "one"), ("cold-40", "layers-40")):
                 drop_caches()
-                # Ours are warm on any node that is in use; what is cold is the image.
+                # Our programs are cached on any node in use. Only the image is cold.
                 read_through(*(node.PROGRAMS / "agent",))
                 self.steps.run("/bin/true")
                 times = self.steps.run_unshared("/bin/true", image=self.image[image])
@@ -131,7 +132,8 @@ class StartBenchmark:
                 self.add(f"start.{name}.whole", times["whole"], "user_init until /bin/true has ended")
 
     def add_used(self, name, times):
-        """What the processes of a start took: the same on a busy machine, or nearly."""
+        """Adds the CPU time of a start's processes, which hardly depends on other load of the
+        machine."""
         for what, unit, text in (("cpu", "ms", "processor time of all processes"), ("switches", "", "context switches"), ("faults", "", "page faults")):
             reference = (None if name == FLOOR else ("fork-exec", f"{FLOOR}.{what}"))
             self.report.samples(f"{name}.{what}", unit, text, of=reference).add(times[what])

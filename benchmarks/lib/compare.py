@@ -1,4 +1,4 @@
-"""Two ways to do the same, in turns: ratio of the medians, and how sure of it one can be."""
+"""Comparison of two ways in alternation: ratio of the medians with its confidence interval."""
 
 import json
 import random
@@ -10,11 +10,11 @@ from machine import BenchmarkError
 from report import number
 
 RESAMPLES = 2000
-PARITY = 0.02  # the whole interval must lie so near to 1
+PARITY = 0.02  # the whole interval must be this close to 1
 
 
 def quartiles(values):
-    """First and third, (x, x) of a single value."""
+    """Returns the first and third quartile, (x, x) for a single value."""
     if len(values) < 2:
         return values[0], values[0]
     first, _, third = statistics.quantiles(values, n=4, method="inclusive")
@@ -22,7 +22,8 @@ def quartiles(values):
 
 
 def ratio_interval(values, reference, confidence=0.95, seed=1):
-    """Of the ratio of the medians: bootstrap percentiles, the two sides drawn apart. The seed makes it the same every time."""
+    """Returns the interval of the ratio of the medians: bootstrap percentiles, with independent
+    draws of the two sides. The fixed seed makes it reproducible."""
     draw = random.Random(seed)
     ratios = sorted(statistics.median(draw.choices(values, k=len(values))) / statistics.median(draw.choices(reference, k=len(reference)))
                     for _ in range(RESAMPLES))
@@ -32,17 +33,17 @@ def ratio_interval(values, reference, confidence=0.95, seed=1):
 
 @dataclass
 class Pair:
-    """One measure by the reference and by us. `better`: "lower" or "higher"."""
+    """One measurement of the reference and of this project. `better`: "lower" or "higher"."""
     name: str
     unit: str
     what: str
     better: str = "lower"
     reference: list = field(default_factory=list)
     ours: list = field(default_factory=list)
-    noisy: int = 0  # samples that began while somebody else used the processors
+    noisy: int = 0  # samples that began while other work used the processors
 
     def add(self, side, value, quiet=True):
-        """`side`: "bare" for the reference."""
+        """Adds a sample. `side`: "bare" for the reference."""
         (self.reference if side == "bare" else self.ours).append(value)
         self.noisy += not quiet
 
@@ -66,7 +67,8 @@ class Pair:
 
 
 class Comparison:
-    """Pairs of one benchmark, in the order in which names were first used. `labels`: of the reference and of ours."""
+    """Pairs of one benchmark, in the order in which names were first used. `labels`: of the
+    reference and of this project."""
 
     def __init__(self, title, labels=("bare", "container")):
         self.title, self.labels = title, labels
@@ -98,7 +100,8 @@ class Comparison:
         sys.stdout.flush()
 
     def print_json(self):
-        """As report.py does, with the bootstrap interval of `ratio` in `low` and `high`, and the difference of the medians in `more`."""
+        """Prints JSON like report.py, with the bootstrap interval of `ratio` in `low` and `high`,
+        and the difference of the medians in `more`."""
         for pair in self.measured():
             low, high = ratio_interval(pair.ours, pair.reference)
             first, third = quartiles(pair.ours)
@@ -114,7 +117,8 @@ def span(quarters):
 
 
 def in_turns(repetitions, *ways):
-    """Calls each way once a round, in an order that changes from round to round: what drifts meets all of them."""
+    """Calls each way once per round, in an order that changes between rounds, so that drift affects
+    all of them."""
     if not ways:
         raise BenchmarkError("nothing to compare")
     for round_ in range(repetitions):

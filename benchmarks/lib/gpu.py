@@ -1,4 +1,4 @@
-"""What the benchmarks of GPUs share: whether there is one, and the two ways to run a program."""
+"""Common parts of the GPU benchmarks: detection of a GPU, and the two ways to run a program."""
 
 import os
 import subprocess
@@ -7,7 +7,7 @@ from pathlib import Path
 from machine import BenchmarkError, Skipped
 
 SKIPPED = 77  # the programs' exit status without a GPU
-# Whether the benchmark itself works can be tried without a GPU. What comes out is labelled, and no measurement.
+# Runs the benchmark itself without a GPU. Its output is labelled and is not a measurement.
 REHEARSAL = bool(os.environ.get("SPC_BENCH_REHEARSAL"))
 
 
@@ -20,7 +20,7 @@ def count():
 
 
 def must_be_there(program):
-    """Runs `program` for a moment; skips the benchmark with its reason if it finds no GPU."""
+    """Runs `program` briefly. Skips the benchmark with the program's reason if it finds no GPU."""
     if REHEARSAL:
         return
     done = subprocess.run(program, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, check=False)
@@ -31,13 +31,14 @@ def must_be_there(program):
 
 
 def program_of(build, name):
-    """A program of benchmarks/, in a build directory or where it was carried to."""
+    """Returns a program of benchmarks/, from a build directory or from the directory it was copied
+    to."""
     built = build / "benchmarks" / name
     return built if built.exists() else build / name
 
 
 def ways(cluster, image, program, options=(), mounts=()):
-    """The same program by srun, without container and in one."""
+    """Returns the same program run by srun, without a container and in one."""
     srun = ["srun", *options]
     mounted = ",".join(f"{path}:{path}" for path in (cluster.shared, *mounts))
     return {"bare": [*srun, *program], "container": [*srun, f"--container-image={image}", *([] if REHEARSAL else ["--container-gpu"]),
@@ -45,7 +46,7 @@ def ways(cluster, image, program, options=(), mounts=()):
 
 
 def find_nccl():
-    """libnccl.so.2 of this machine: the loader's, or that of a toolkit."""
+    """Returns libnccl.so.2 of this machine: the loader's, or that of a toolkit."""
     listed = subprocess.run(["ldconfig", "-p"], stdout=subprocess.PIPE, text=True, check=False).stdout
     for line in listed.splitlines():
         if line.strip().startswith("libnccl.so.2 "):

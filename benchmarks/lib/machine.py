@@ -1,4 +1,4 @@
-"""The machine under test: what it is, what it has cached, and how programs of ours are built on it."""
+"""The machine under test: its properties and caches, and the build of our programs."""
 
 import os
 import shutil
@@ -10,11 +10,11 @@ SOURCE = Path(__file__).resolve().parents[2]
 
 
 class BenchmarkError(Exception):
-    """Something that the caller of `run` can read and act on."""
+    """An error with a message that helps the caller of `run`."""
 
 
 class Skipped(Exception):
-    """What a benchmark needs is not on this machine: it is not measured, and neither passed nor failed."""
+    """The machine lacks a requirement of a benchmark, so it is not measured."""
 
 
 def say(text):
@@ -27,13 +27,13 @@ def describe():
 
 
 def drop_caches():
-    """Forgets every clean page, directory entry and inode; what was written goes to the disk first."""
+    """Drops every clean page, directory entry and inode. Dirty data is written back first."""
     os.sync()
     Path("/proc/sys/vm/drop_caches").write_text("3\n")
 
 
 def read_through(*paths):
-    """Brings files, or all files below directories, into the page cache."""
+    """Reads files, or all files below directories, into the page cache."""
     for path in paths:
         files = [path] if path.is_file() else [file for file in path.rglob("*") if file.is_file() and not file.is_symlink()]
         for file in files:
@@ -47,7 +47,7 @@ def has(program):
 
 
 def call(*command, **options):
-    """Runs a program that must succeed; its output is shown only if it does not."""
+    """Runs a program that must succeed. Its output is shown only if it fails."""
     done = subprocess.run([str(part) for part in command], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, check=False,
                           **{"stdin": subprocess.DEVNULL, **options})
     if done.returncode != 0:
@@ -56,7 +56,7 @@ def call(*command, **options):
 
 
 def build(directory):
-    """Configures and builds what the benchmarks start, and says where it is."""
+    """Configures and builds the programs of the benchmarks. Returns their directory."""
     if not (directory / "build.ninja").exists():
         say(f"configuring {directory}")
         call("cmake", "-S", SOURCE, "-B", directory, "-G", "Ninja", "-DCMAKE_BUILD_TYPE=RelWithDebInfo",
@@ -67,10 +67,10 @@ def build(directory):
 
 
 def test_image(name):
-    """The directory of a test image as OCI layout; builds it if need be."""
+    """Returns the directory of a test image as OCI layout. Builds it if necessary."""
     say(f"image {name}")
     program = SOURCE / "tests/images/build"
     done = subprocess.run([program, name], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True, check=False)
     if done.returncode != 0:
-        raise BenchmarkError(f"{program} {name} failed (hint: packaging/install-deps)")
+        raise BenchmarkError(f"the image {name} was not built, see the messages of {program} above")
     return Path(done.stdout.strip())

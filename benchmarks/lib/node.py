@@ -1,4 +1,5 @@
-"""A node of our own: the fixed paths of an installation lead to a scratch directory, in this mount namespace only."""
+"""A simulated node: an installation's fixed paths lead to a scratch directory, in this mount
+namespace only."""
 
 import os
 import shutil
@@ -19,13 +20,14 @@ PROGRAMS = Path("/usr/libexec/spank-container")
 
 
 def set_up(work, build):
-    """Needs root and a mount namespace that is ours; `work` must be on the disk that is to be measured."""
+    """Needs root and a private mount namespace. `work` must be on the disk to be measured."""
     call("mount", "-t", "tmpfs", "tmpfs", make(work / "shade"))
     for path, name in ((STORE, "store"), (RUN, "run"), (CONFIG, "etc"), (PROGRAMS, "libexec")):
         place(make(work / name), path, work / "shade")
     for program in ("agent", "import", "layer-writer", "layer-verifier"):
         shutil.copy(build / "libexec" / program, PROGRAMS)
-    shutil.copy(build / "runtime/api/libspank_container.so.1", PROGRAMS)  # which finds the programs where it lies itself
+    # It finds the programs in its own directory.
+    shutil.copy(build / "runtime/api/libspank_container.so.1", PROGRAMS)
     name_users(work)
     open_fuse(work / "shade")
     call(PROGRAMS / "agent", "setup", SERVICE_ID, SERVICE_ID)
@@ -38,7 +40,8 @@ def make(directory):
 
 
 def place(source, target, shade):
-    """Makes `source` appear as `target`. If the host has no such directory, its parent is covered: the host stays as it is."""
+    """Makes `source` appear as `target`. If the host has no such directory, its parent is covered:
+    the host is unchanged."""
     if not target.is_dir():
         over = shade / target.parent.name
         for part in (over, over / "up", over / "work"):
@@ -50,7 +53,7 @@ def place(source, target, shade):
 
 
 def name_users(work):
-    """The job's user is known by name, like any user of a cluster."""
+    """Gives the job's user a name, like any user of a cluster."""
     for file, line in (("passwd", f"bench:x:{JOB_ID}:{JOB_ID}::/home/bench:/bin/sh\n"), ("group", f"bench:x:{JOB_ID}:\n")):
         copy = work / file
         copy.write_text(Path("/etc", file).read_text() + line)
@@ -58,7 +61,7 @@ def name_users(work):
 
 
 def open_fuse(shade):
-    """FUSE for everybody, as udev sets it up; machines without udev lack that."""
+    """Makes FUSE available to all users, as udev does. Machines without udev lack that."""
     device = Path("/dev/fuse")
     if device.exists():
         copy = shade / "fuse"
@@ -68,7 +71,8 @@ def open_fuse(shade):
 
 
 def allow_registry(host, ask_again=True):
-    """The registry speaks plain HTTP. Without asking again, a start measures no registry."""
+    """Allows a plain HTTP registry. Tags are not resolved again, so a start does not measure the
+    registry."""
     pull = "newer" if ask_again else "missing"
     (CONFIG / "config.toml").write_text(f'pull = "{pull}"\n[registries."{host}"]\ninsecure = true\n')
 
@@ -90,7 +94,7 @@ def empty_store():
 
 
 def record_of(reference):
-    """The path of an image's record (protocol/image_record.hpp)."""
+    """Returns the path of an image's record (protocol/image_record.hpp)."""
     for file in (STORE / "names").iterdir():
         digest, _, name = file.read_text().split()[:3]
         if name == reference.replace("/", "%2F"):
@@ -99,7 +103,7 @@ def record_of(reference):
 
 
 def name_key(name):
-    """runtime/image/reference/named_image.hpp"""
+    """runtime/reference/reference.hpp"""
     key = b""
     for number in (0xcbf29ce484222325, 0x84222325cbf29ce4):
         for byte in name.encode():
@@ -116,7 +120,7 @@ def layers_of(reference):
 
 
 def add_image_of_lowest_layer(reference, new_reference):
-    """An image that is the lowest layer of another one alone."""
+    """Adds an image that consists of only the lowest layer of another one."""
     record = bytearray(record_of(reference).read_bytes())
     struct.pack_into("<I", record, 8, 1)
     digest = os.urandom(32).hex()
@@ -124,7 +128,7 @@ def add_image_of_lowest_layer(reference, new_reference):
     name = new_reference.replace("/", "%2F")
     ref = STORE / "names" / name_key(name)
     write_as_root(ref, f"sha256:{digest} {int(time.time())} {name}\n".encode())
-    # What is older than the policy, which the first start makes, would be asked for again.
+    # A name older than the policy, which the first start writes, would be resolved again.
     os.utime(ref, (time.time() + 3600, time.time() + 3600))
     public = STORE / "images" / digest
     public.touch()

@@ -1,4 +1,5 @@
-"""A Slurm cluster of tests/cluster for the time of a benchmark, and commands that take turns in one allocation on it."""
+"""A Slurm cluster of tests/cluster during a benchmark, and commands that alternate in one
+allocation on it."""
 
 import json
 import os
@@ -11,12 +12,13 @@ import quiet
 from machine import SOURCE, BenchmarkError, call, say, test_image
 
 PROGRAM = SOURCE / "tests/cluster/cluster"
-SHARED = "/home/shared"  # on all machines of the cluster, for everybody
+SHARED = "/home/shared"  # on all machines of the cluster, for all users
 ON_HEAD = [Path(__file__).with_name(name) for name in ("on_head.py", "quiet.py")]
 
 
 class Turn(NamedTuple):
-    """What a command wrote, how long it took and how much the whole machine worked meanwhile (ms), and whether it began in quiet; quiet.patience then."""
+    """Output of a command, its time and the processor time of the whole machine meanwhile (ms),
+    whether the machine was idle at its start, and quiet.patience then."""
     out: str
     ms: float
     cpu: float
@@ -25,7 +27,7 @@ class Turn(NamedTuple):
 
 
 class Cluster:
-    """Our own, for the time of a benchmark."""
+    """A new cluster during a benchmark."""
     shared = SHARED
 
     def __init__(self, directory):
@@ -40,11 +42,11 @@ class Cluster:
         return f"registry:5000/{name}"
 
     def image(self, name):
-        """The test image of this name, in the registry; its name there."""
+        """Pushes the test image of this name. Returns its name in the registry."""
         return self.push(test_image(name), f"bench/{name}:1")
 
     def share(self, *files):
-        """Copies files to where all machines see them; the names there."""
+        """Copies files to a directory that all machines see. Returns their names there."""
         for file in files:
             shutil.copy(file, self.directory / "home/shared")
         return [f"{SHARED}/{file.name}" for file in files]
@@ -53,8 +55,9 @@ class Cluster:
         return self.call("as", user, *words)
 
     def turns(self, user, allocation, ways, rounds):
-        """Each of `ways` (name -> command) once a round, as `user` in one allocation (with these options of salloc; None: in none,
-        and queueing is measured, too); a list of name -> Turn."""
+        """Runs each of `ways` (name -> command) once per round, as `user` in one allocation with
+        these options of salloc. None: without an allocation, so that queueing is measured as well.
+        Returns a list of name -> Turn."""
         salloc = ["salloc", "-Q", *allocation] if allocation is not None else []
         out = self.run_as(user, *salloc, "/usr/bin/python3", f"{self.shared}/on_head.py", quiet.patience, rounds, json.dumps(ways))
         turns = [{name: Turn(**turn) for name, turn in json.loads(line).items()} for line in out.splitlines()]
@@ -63,7 +66,8 @@ class Cluster:
 
 
 class Present(Cluster):
-    """The Slurm of this machine, with the plugin that is installed there, as the user who calls; nothing is pushed. Allocations have these options, too."""
+    """The Slurm of this machine with its installed plugin, as the calling user. No image is pushed.
+    Allocations get these options as well."""
 
     def __init__(self, image, shared, options):
         super().__init__(None)
@@ -84,12 +88,13 @@ class Present(Cluster):
         return super().turns(user, [*(allocation or []), *self.options], ways, rounds)
 
 
-present = None  # the one to be used instead of a cluster of our own
+present = None  # used instead of a new cluster, if set
 
 
 @contextmanager
 def cluster(work, build, nodes, plugin=None):
-    """A cluster of our own with what was built, or instead with this line of plugstack.conf; one that is up is left alone."""
+    """Starts a cluster with the built files, or with this line of plugstack.conf instead. A running
+    cluster is not touched."""
     if present is not None:
         present.share(*ON_HEAD)
         yield present
@@ -106,12 +111,13 @@ def cluster(work, build, nodes, plugin=None):
     finally:
         try:
             made.call("down")
-        except BenchmarkError as error:  # neither what was measured nor why it failed is to be lost
+        # Keep the earlier measurements and the reason of the failure.
+        except BenchmarkError as error:
             say(str(error))
 
 
 def json_lines(text):
-    """What a program wrote in lines of JSON, among others."""
+    """Returns the lines of JSON in a program's output."""
     found = [json.loads(line) for line in text.splitlines() if line.startswith("{")]
     if not found:
         raise BenchmarkError(f"a program said nothing: {text.strip()[-500:]}")

@@ -1,8 +1,8 @@
-"""Commands in turns, on the head of a cluster. Prints one JSON object a round: for each way what it wrote, how long it took, how
-much the processors of the whole machine worked meanwhile (both in ms), whether nobody else used them just before, and what
-patience is left (see quiet.py).
+"""Runs commands in turns on the head of a cluster. Prints one JSON object per round. For each way
+it contains the output, the duration, the CPU time of the whole machine meanwhile (both in ms),
+whether the machine was idle just before, and the remaining patience (see quiet.py).
 
-    on_head.py PATIENCE ROUNDS {"WAY": ["PROGRAM", "WORD", ...], ...}
+on_head.py PATIENCE ROUNDS {"WAY": ["PROGRAM", "WORD", ...], ...}
 """
 
 import json

@@ -1,14 +1,16 @@
-"""Pictures of comparisons, beside the tables: PNG, where the machine has matplotlib (packaging/install-deps bench)."""
+"""Plots of comparisons, in addition to the tables: PNG if the machine has matplotlib
+(packaging/install-deps bench). tools() draws SVG without it."""
 
 import statistics
 from pathlib import Path
+from xml.sax.saxutils import escape
 
 from compare import quartiles, ratio_interval
 from machine import say
 
 
 def canvas(columns, rows=1):
-    """(figure, axes) or None without matplotlib."""
+    """Returns (figure, axes), or None without matplotlib."""
     try:
         import matplotlib
         matplotlib.use("Agg")
@@ -31,7 +33,7 @@ def save(figure, path, title):
 
 
 def ratios(comparison, path):
-    """Every pair's ratio with its interval, beside the line of no difference."""
+    """Plots every pair's ratio with its interval, beside the line of no difference."""
     drawn = canvas(1)
     pairs = comparison.measured()
     if drawn is None or not pairs:
@@ -50,7 +52,7 @@ def ratios(comparison, path):
 
 
 def phases(kinds, path):
-    """A bar for each kind of step, with the medians of its phases one after the other."""
+    """Plots a bar for each kind of step, stacked from the medians of its phases."""
     drawn = canvas(1)
     if drawn is None or not kinds:
         return None
@@ -72,8 +74,8 @@ def phases(kinds, path):
 
 
 def peers(report, path):
-    """Simulated: the longest wait over the number of nodes, and what failures make of it with 1,024. Measured: when the real endpoints were
-    ready, in each of the runs."""
+    """Simulated: the longest wait over the number of nodes, and the effect of failures with 1,024.
+    Measured: when the real endpoints were ready, in each of the runs."""
     from simulated import failures
     measured = getattr(report, "endpoints", {})
     drawn = canvas(3 if measured else 2)
@@ -110,8 +112,49 @@ def peers(report, path):
 
 
 def curve(axis, points, label, marker="o"):
-    """points: {x: values}. The median, and a band from the first to the third quartile."""
+    """Plots the median of points {x: values}, and a band from the first to the third quartile."""
     xs = sorted(points)
     axis.plot(xs, [statistics.median(points[x]) for x in xs], marker=marker, markersize=3, label=label)
     quarters = [quartiles(points[x]) for x in xs]
     axis.fill_between(xs, [q[0] for q in quarters], [q[1] for q in quarters], alpha=0.2)
+
+
+# --- without matplotlib ---
+
+COLORS = ("#2a6fb0", "#b0b0b0", "#888888")
+WIDTH, LEFT, BAR, GAP = 760, 170, 16, 8
+
+
+def tools(report, path):
+    """Draws one panel each for cold start, warm start and bytes on disk. The bars of a panel share
+    a scale."""
+    panels = [(title, unit, [(label, report.rows[f"tools.{name}.{way}"].median) for way, label in report.ways.items()])
+              for name, title, unit in (("cold", "cold start", "s"), ("warm", "warm start", "ms"), ("bytes", "on disk", "MB"))]
+    path.write_text(drawing(panels, report.picture))
+    return path
+
+
+def drawing(panels, caption):
+    parts, y = [], 12
+    for title, unit, bars in panels:
+        parts.append(text(0, y + BAR + 1, title, 'font-weight="bold"'))
+        longest = max(value for _, value in bars)
+        for (label, value), color in zip(bars, COLORS):
+            length = max(1.5, (WIDTH - LEFT - 250) * value / longest)
+            parts.append(text(LEFT + 80, y + BAR - 3, label, 'text-anchor="end"'))
+            parts.append(f'<rect x="{LEFT + 88}" y="{y}" width="{length:.1f}" height="{BAR}" fill="{color}"/>')
+            parts.append(text(LEFT + 94 + length, y + BAR - 3, f"{rounded(value)} {unit}"))
+            y += BAR + 4
+        y += GAP
+    parts.append(text(0, y + BAR, caption, 'font-size="10" fill="#666"'))
+    height = y + BAR + 8
+    return (f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" font-family="sans-serif" font-size="12">\n'
+            f'<rect width="{WIDTH}" height="{height}" fill="white"/>\n' + "\n".join(parts) + "\n</svg>\n")
+
+
+def text(x, y, words, style=""):
+    return f'<text x="{x:.1f}" y="{y:.1f}" {style}>{escape(words)}</text>'
+
+
+def rounded(value):
+    return f"{value:,.0f}" if value >= 10 else f"{value:.1f}"

@@ -1,15 +1,16 @@
-"""Whether anybody else uses the processors: waited for before a sample, and told beside it. Runs on the machines of a cluster, too."""
+"""Detection of other load: samples wait for idle processors, and noisy ones are marked. Runs on the
+machines of a cluster as well."""
 
 import time
 
-SLICE = 0.3  # seconds, in which the kernel has taken down the mounts of the last sample
-BUSY = 0.1  # of all processors: what is always there
-patience = 120.0  # seconds that are left for waiting, in the whole benchmark
-last = True  # what pause() said last
+SLICE = 0.3  # seconds, enough for the kernel to remove the mounts of the last sample
+BUSY = 0.1  # share of all processors: permanent background load
+patience = 120.0  # seconds left for waiting, in the whole benchmark
+last = True  # last result of pause()
 
 
 def ticks():
-    """(busy, all) since the machine was started. What a hypervisor gave to others is busy."""
+    """Returns (busy, all) since boot. Time stolen by a hypervisor counts as busy."""
     with open("/proc/stat", encoding="ascii") as file:
         user, nice, system, idle, iowait, irq, softirq, steal = map(int, file.readline().split()[1:9])
     busy = user + nice + system + irq + softirq + steal
@@ -17,7 +18,8 @@ def ticks():
 
 
 def pause():
-    """Returns when the processors had little to do for a moment: True. False: they had, longer than there is patience for."""
+    """Waits for idle processors. Returns True when they were idle for a moment, False if patience
+    ran out."""
     global patience, last
     while True:
         busy, all_ = ticks()

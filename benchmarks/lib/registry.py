@@ -15,7 +15,7 @@ ADDRESS = "127.0.0.1:5000"
 
 
 def start(work):
-    """Runs until our process namespace ends."""
+    """Starts it. It runs until the end of our process namespace."""
     call("ip", "link", "set", "lo", "up")
     configuration = work / "registry.yml"
     configuration.write_text(f"""version: 0.1
@@ -37,7 +37,7 @@ http: {{addr: "{ADDRESS}", secret: benchmarks}}
 
 
 def push(directory, name):
-    """Puts an OCI layout into the registry and says how it is called there."""
+    """Pushes an OCI layout and returns its name in the registry."""
     call("skopeo", "copy", "-q", "--dest-tls-verify=false", f"oci:{directory}:latest", f"docker://{ADDRESS}/{name}:latest")
     return f"{ADDRESS}/{name}:latest"
 
@@ -63,7 +63,7 @@ def push_blob(name, data):
 
 
 def push_with_layer(name, new_name, text):
-    """An image that is in the registry with one more layer: 10 kB in a file. Returns how the new one is called."""
+    """Pushes an image of the registry plus a layer of 10 kB in a file. Returns the new name."""
     headers, manifest = ask(f"{name}/manifests/latest", Accept=", ".join(MANIFESTS))
     manifest = json.loads(manifest)
     for blob in (manifest["config"], *manifest["layers"]):
@@ -82,6 +82,6 @@ def push_with_layer(name, new_name, text):
 
 
 def layers(name):
-    """(size, url) of each layer, largest first."""
+    """Returns (size, url) of each layer, largest first."""
     manifest = json.loads(ask(f"{name}/manifests/latest", Accept=", ".join(MANIFESTS))[1])
     return sorted(((layer["size"], f"http://{ADDRESS}/v2/{name}/blobs/{layer['digest']}") for layer in manifest["layers"]), reverse=True)

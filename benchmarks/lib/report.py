@@ -1,4 +1,4 @@
-"""Samples of one run, and how they are shown."""
+"""Samples of one run and their output."""
 
 import json
 import statistics
@@ -15,10 +15,10 @@ class Samples:
         self.unit = unit
         self.what = what
         self.values = []
-        self.noisy = 0  # of them: somebody else used the processors
+        self.noisy = 0  # samples that began while other work used the processors
 
     def add(self, value):
-        """Of what began after the last pause."""
+        """Adds a sample that began after the last pause."""
         self.values.append(value)
         self.noisy += not quiet.last
 
@@ -28,7 +28,7 @@ class Samples:
 
 
 class Report:
-    """What one benchmark measured, in the order in which names were first used."""
+    """Samples of one benchmark, in the order in which names were first used."""
 
     def __init__(self, title, page_cache):
         self.title = title
@@ -38,7 +38,8 @@ class Report:
         self.notes = []
 
     def samples(self, name, unit, what, of=None):
-        """The samples of `name`. With `of`, (a short label, a name), their ratio to the samples of that name is shown."""
+        """Returns the samples of `name`. With `of`, (a short label, a name), their ratio to the
+        samples of that name is shown."""
         if name not in self.rows:
             self.rows[name] = Samples(name, unit, what)
             self.references[name] = of or (None, None)
@@ -84,14 +85,15 @@ class Report:
 
 
 def number(value):
-    """With about three digits that mean something."""
+    """Formats a number with about three significant digits."""
     if value >= 100:
         return f"{value:.0f}"
     return f"{value:.2f}" if value >= 1 else f"{value:.3f}"
 
 
 def scale(values):
-    """What a full bar stands for: one value that is far above all others would make the rest look alike."""
+    """Returns the value of a full bar. Outliers are ignored: one would make the other bars look
+    alike."""
     return max(value for value in values if value <= 30 * statistics.median(values))
 
 

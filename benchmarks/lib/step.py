@@ -9,14 +9,15 @@ import node
 import quiet
 from machine import BenchmarkError, call
 
-# About what a task has from Slurm and a login.
+# Approximates a task's environment from Slurm and a login.
 ENVIRONMENT = {"PATH": "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin", "HOME": "/home/bench", "USER": "bench", "LOGNAME": "bench", "SHELL": "/bin/sh",
                "LANG": "C.UTF-8", **{f"SLURM_BENCH_{i:02}": f"value of variable {i}" for i in range(60)}}
 
 
 class Steps:
     def __init__(self, build):
-        (loader,) = Path("/").glob("lib*/ld-linux-*.so.*")  # by it, as a variable would be the job's, too
+        # Started by the loader, as a variable would be passed on to the job.
+        (loader,) = Path("/").glob("lib*/ld-linux-*.so.*")
         self.program = [str(loader), "--library-path", str(node.PROGRAMS), str(build / "benchmarks/bench-step")]
 
     def command(self, program, options):
@@ -26,8 +27,9 @@ class Steps:
         return words + ["--", *(str(word) for word in program)]
 
     def run(self, *program, env=None, **options):
-        """One step; its times in ms. Options are those of bench-step. The kernel takes down the last step's mounts and loop devices
-        behind our back, and who mounts meanwhile waits for it: that is not what is measured."""
+        """Runs one step and returns its times in ms. Options are those of bench-step. Waits first:
+        the kernel removes the last step's mounts and loop devices asynchronously, which would
+        delay the mounts."""
         quiet.pause()
         done = subprocess.run(self.command(program, options), env={**ENVIRONMENT, **(env or {})}, cwd="/", stdin=subprocess.DEVNULL,
                               stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, check=False)
@@ -40,9 +42,9 @@ class Steps:
         return HeldStep(self.command(["/bin/sleep", "infinity"], {"image": image, "hold": True}))
 
     def unpack(self, image, directory):
-        """The tree that a container of `image` shows, as a directory of the job's user."""
+        """Unpacks the tree that a container of `image` shows into a directory of the job's user."""
         node.make(directory)
-        # Through the error output: bench-step reports on the other one.
+        # Use standard error: bench-step reports on standard output.
         packing = ["/bin/sh", "-c", "tar --one-file-system -C / -c . >&2 2>/dev/null"]
         with subprocess.Popen(self.command(packing, {"image": image}), env=ENVIRONMENT, cwd="/", stdin=subprocess.DEVNULL,
                               stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as step:
@@ -51,7 +53,7 @@ class Steps:
             raise BenchmarkError(f"could not unpack {image}")
 
     def run_unshared(self, *program, **options):
-        """A step none of whose layers another one had mounted."""
+        """Runs a step none of whose layers are mounted by another one."""
         for _ in range(50):
             times = self.run(*program, **options)
             if shared_layers(times) == 0:
@@ -75,5 +77,5 @@ class HeldStep:
 
 
 def shared_layers(times):
-    """Out of "... 5 layers (0 shared, 0 by FUSE) ..."."""
+    """Returns the number from "... 5 layers (0 shared, 0 by FUSE) ..."."""
     return int(times["timing"].split(" layers (")[1].split()[0])

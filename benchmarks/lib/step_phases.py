@@ -1,4 +1,5 @@
-"""Where the time of a step goes, by what the kernel says of its processes (tracefs): `srun /bin/true`, one task on one node."""
+"""Phases of a step, from the kernel's trace of its processes (tracefs): `srun /bin/true`, one task
+on one node."""
 
 import os
 import re
@@ -15,7 +16,8 @@ PHASES = {"srun": "until slurmstepd is executed", "slurmstepd": "until it forks 
 
 @contextmanager
 def recorded(directory):
-    """A list that has, afterwards, for each step that ran meanwhile whether it had a container, and its phases in ms."""
+    """Yields a list that finally contains, for each step that ran meanwhile, whether it had a
+    container, and its phases in ms."""
     directory.mkdir()
     call("mount", "-t", "tracefs", "tracefs", directory)
     buffer, found = directory / "instances/spank-container", []
@@ -41,7 +43,7 @@ def steps_in(trace):
 
 
 def step_of(events):
-    """Of the srun whose execution comes first; None: it has run no task."""
+    """Returns the step of the first executed srun, None if it has run no task."""
     def find(begin, test):
         return next(index for index in range(begin, len(events)) if test(events[index]))
 

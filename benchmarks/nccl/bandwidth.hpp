@@ -7,14 +7,14 @@ namespace spc::bench {
 
 enum class Collective { all_reduce, all_gather, broadcast, send_recv };
 
-/// What nccl-tests call the size: of an all-gather what all ranks together give, of the others what
-/// one rank has.
+/// Returns the bandwidth. `bytes` is the size of nccl-tests: the data of all ranks for an
+/// all-gather, the data of one rank for the others.
 constexpr double algorithm_bandwidth(std::size_t bytes, double seconds) {
   return static_cast<double>(bytes) / seconds / 1e9;
 }
 
-/// What makes the bandwidth comparable with that of the links, whatever the number of ranks: the
-/// share of the data that must pass through each rank's link.
+/// Returns the factor that makes the bandwidth comparable with the links' for any number of ranks:
+/// the share of the data that must pass through each rank's link.
 constexpr double bus_factor(Collective collective, int ranks) {
   const double n = ranks;
   switch (collective) {
@@ -36,12 +36,14 @@ constexpr const char* name_of(Collective collective) {
   return "";
 }
 
-/// What rank `rank` puts at `index`, small enough that sums over many ranks stay exact in a float.
+/// Returns the number that `rank` puts at `index`, small enough that sums over many ranks are exact
+/// in a float.
 constexpr float given(int rank, std::size_t index) {
   return static_cast<float>((static_cast<std::size_t>(rank) * 7 + index) % 64);
 }
 
-/// What must be at `index` on `rank` when `count` numbers of each of `ranks` have been exchanged.
+/// Returns the number expected at `index` on `rank` after `count` numbers of each of `ranks` have
+/// been exchanged.
 constexpr float expected(Collective collective, int rank, int ranks, std::size_t index,
                          std::size_t count) {
   switch (collective) {
@@ -52,7 +54,8 @@ constexpr float expected(Collective collective, int rank, int ranks, std::size_t
     }
     case Collective::all_gather: return given(static_cast<int>(index / count), index % count);
     case Collective::broadcast: return given(0, index);
-    case Collective::send_recv: return given((rank + ranks - 1) % ranks, index);  // from the left
+    // From the left neighbour.
+    case Collective::send_recv: return given((rank + ranks - 1) % ranks, index);
   }
   return 0;
 }

@@ -1,12 +1,12 @@
 // bench-nccl: all-reduce, all-gather, broadcast, and send and receive around a ring, with the
-// bandwidths of nccl-tests. One line of JSON for each figure.
+// bandwidths of nccl-tests. Prints one line of JSON per figure.
 //
 //     bench-nccl [--cpu RANKS] [--library FILE] [--meeting DIRECTORY] [--bytes N]... [--warm-up N]
-//     [--iterations N]
+//                [--iterations N]
 //
-// --bytes is the size as nccl-tests count it. --cpu: threads instead of GPUs, which check the
-// arithmetic and measure nothing. The exit status is 77 where there is no GPU or no NCCL, with one
-// line that says why, and 1 if a result is wrong.
+// --bytes: size as counted by nccl-tests. --cpu: threads instead of GPUs, which check the
+// arithmetic and measure nothing. The exit status is 77 with one line of reason if there is no GPU
+// or no NCCL, and 1 if a result is wrong.
 #include <cstdio>
 #include <cstdlib>
 #include <string>
@@ -64,7 +64,7 @@ Arguments parse(int argc, char** argv) {
 bool measure(Exchange& exchange, Collective collective, std::size_t bytes,
              const Arguments& arguments) {
   const auto ranks = static_cast<std::size_t>(exchange.ranks());
-  // An all-gather's size is of what all give.
+  // The size of an all-gather is the data of all ranks.
   std::size_t count = bytes / sizeof(float);
   if (collective == Collective::all_gather) count = count / ranks > 0 ? count / ranks : 1;
   const std::size_t counted =

@@ -1,5 +1,5 @@
-// GPUs by NCCL. libnccl.so.2 is opened when it is needed, so that the same program runs where only
-// an image has it, or only the host; cudart is linked in.
+// GPUs by NCCL. libnccl.so.2 is opened on demand, so that the same program runs if only an image or
+// only the host has it. cudart is linked statically.
 #include <cuda_runtime.h>
 #include <dlfcn.h>
 #include <fcntl.h>
@@ -17,7 +17,7 @@
 namespace spc::bench {
 namespace {
 
-/// The functions of NCCL that are used, by name.
+/// The used functions of NCCL, by name.
 struct Library {
   decltype(&ncclGetUniqueId) get_unique_id;
   decltype(&ncclCommInitRank) comm_init_rank;
@@ -69,7 +69,8 @@ int number_of(const char* name, const char* slurms, int otherwise) {
   return otherwise;
 }
 
-/// Rank 0 writes it under another name first: who sees the file sees all of it.
+/// Exchanges the ID through a file. Rank 0 writes it under another name first, so that readers see
+/// a complete file.
 ncclUniqueId meet(const Library& library, const std::string& directory, int rank, int ranks) {
   ncclUniqueId id{};
   const std::string path = directory + "/nccl-id." +

@@ -1,4 +1,4 @@
-// In place of nccl.cpp where there is no CUDA toolkit with NCCL.
+// Replacement of nccl.cpp without a CUDA toolkit with NCCL.
 #include "exchange.hpp"
 
 std::unique_ptr<spc::bench::Exchange> spc::bench::nccl(const std::string&, const std::string&,

@@ -1,4 +1,4 @@
-// Threads in the place of GPUs: they check the arithmetic, and their speed means nothing.
+// Threads as a substitute for GPUs: they check the arithmetic. Their speed is meaningless.
 #include <barrier>
 #include <chrono>
 #include <thread>
@@ -55,7 +55,7 @@ class Threads final : public Exchange {
  private:
   using Buffers = std::vector<std::vector<float>>;
 
-  /// Each rank reads where the data is.
+  /// Runs one exchange: each rank reads the data in place.
   void once(Collective collective, int rank, const Buffers& in, Buffers& out,
             std::barrier<>& gate) const {
     const auto n = static_cast<std::size_t>(ranks_);

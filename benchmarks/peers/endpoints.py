@@ -1,7 +1,9 @@
-"""Real imports and relays that take one image from each other: each in a network namespace with a link of its own, on one bridge.
+"""Real imports and relays that fetch one image from each other: each in a network namespace with
+its own link, on one bridge.
 
-Run by itself in namespaces of its own (add_measured() shows how), with the directory of the programs, a number of nodes and perhaps some
-of CASES, it prints a JSON object a line. With SPC_KEEP_LOGS=DIRECTORY it leaves there what each import said."""
+Runs as a separate program in its own namespaces (add_measured() shows how), with the directory of
+the programs, a number of nodes and optionally some of CASES. Prints one JSON object per line. With
+SPC_KEEP_LOGS=DIRECTORY it keeps the output of each import there."""
 
 import contextlib
 import json
@@ -19,17 +21,20 @@ sys.dont_write_bytecode = True
 TESTS = Path(__file__).resolve().parents[2] / "tests/registry"
 NODES = 96
 MEGABYTES = 16
-SOURCE = 0.5  # MB/s of the registry to one node: so slow that two processors can play all the nodes
-# What a burst has no room for the kernel cuts into packets of 1,500 bytes first, which is half of what a relay then takes of the
-# processors: a network card does that itself.
+# MB/s of the registry to one node: slow enough for two processors to run all the nodes
+SOURCE = 0.5
+# The kernel first splits data larger than a burst into packets of 1,500 bytes, which takes half of
+# a relay's processor time. A network card does that in hardware.
 SHAPE = "tbf rate 100mbit burst 256kb latency 100ms"
-SLOW = "tbf rate 1mbit burst 16kb latency 100ms"  # of what a relay sends: its children need eight times that
-FAST_NODES, FAST_MEGABYTES, FAST_SOURCE = 8, 64, 12  # as fast as those links are, for what a relay costs
+# Of a relay's sending: its children need eight times that.
+SLOW = "tbf rate 1mbit burst 16kb latency 100ms"
+# As fast as those links, for the cost of a relay.
+FAST_NODES, FAST_MEGABYTES, FAST_SOURCE = 8, 64, 12
 HEAD = "10.77.0.1"
 
 
 def add_measured(report, build, quick):
-    """What the real programs need, beside what the simulator says of more nodes."""
+    """Adds times of the real programs to those of the simulator for more nodes."""
     from machine import call, say
     if quick or not (TESTS / "step.py").exists() or not (build / "libexec/relay").exists():
         return report.note("real endpoints: skipped (--quick, or no relay was built)")
@@ -44,7 +49,7 @@ def add_measured(report, build, quick):
             report.samples(line["name"], line["unit"], line["what"]).values.append(line["value"])
 
 
-# --- inside: namespaces that end with this process ---
+# --- in the namespaces, which end with this process ---
 
 
 def run(*command):
@@ -75,8 +80,9 @@ def hardware(node):
 
 
 def neighbours(nodes, device):
-    """All network namespaces of a machine share one table of neighbours, for 1,024 by default: who finds it full cannot connect. Those that
-    are entered for good do not count."""
+    """Returns commands that add the nodes permanently to the neighbour table. All network
+    namespaces of a machine share it (1,024 entries by default). If it is full, connections fail.
+    Permanent entries do not count."""
     return [f"neigh add {address(node)} lladdr {hardware(node)} dev {device} nud permanent" for node in nodes]
 
 
@@ -85,7 +91,7 @@ def batch(program, lines, *options):
 
 
 class Order:
-    """The places that srun would give: those of the real order, which bench-peers keeps."""
+    """The peer places that srun would assign: those of the real order, kept by bench-peers."""
 
     def __init__(self, build):
         self.process = subprocess.Popen([build / "benchmarks/bench-peers", "--order"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
@@ -106,7 +112,7 @@ class Order:
 
 
 class OneOfStep:
-    """Remembers which index its node got."""
+    """Records which index its node got."""
 
     def __init__(self, step):
         self.step, self.index = step, None
@@ -135,7 +141,7 @@ class Bench:
         self.round = 0
 
     def serve(self, handler, _, name):
-        """The layer, at the rate of the source, from any byte on."""
+        """Serves the layer at the rate of the source, from any offset."""
         if name != self.layer.digest:
             return False
         blob = self.layer.blob
@@ -158,15 +164,15 @@ class Bench:
         return True
 
     def program(self, node):
-        """Import on that node. `ip netns exec` becomes it."""
+        """Returns the command of import on that node. `ip netns exec` becomes it."""
         file = self.programs / f"n{node}"
         file.write_text(f"#!/bin/sh\nexec {shutil.which('ip')} netns exec n{node} {self.build}/libexec/import\n")
         file.chmod(0o755)
         return str(file)
 
     def pull(self, nodes, harm=None, after=None):
-        """Seconds that each node needs, without those that `harm` returns: it is called so long after the first one began, with the runs
-        by index."""
+        """Returns the seconds that each node needs, without those returned by `harm`. `harm` is
+        called that long after the first one began, with the runs by index."""
         import agent
         import scene
         from step import OnNode, Step
@@ -183,7 +189,7 @@ class Bench:
         for node in range(nodes):
             one = OneOfStep(step)
             runs.append((one, agent.Import(scene.new_store(), f"{self.registry.name}/{name}:1", config=self.config, user=OnNode(one),
-                                           more=[f"meet={nodes}"], program=self.program(node))))
+                                           more=[f"step_nodes={nodes}"], program=self.program(node))))
         timer.join()
         took, failed = [], []
         for one, each in runs:
@@ -211,7 +217,7 @@ class Bench:
         (directory / "step").write_text("\n".join(map(str, [runs[0][0].step.asked_for_more, runs[0][0].step.asked_for_faster])) + "\n")
 
     def end_relays(self):
-        """Their CPU seconds."""
+        """Ends the relays. Returns their CPU seconds."""
         seconds = 0.0
         for pid in filter(str.isdigit, os.listdir("/proc")):
             with contextlib.suppress(OSError):
@@ -240,7 +246,7 @@ def cut_leader_off(runs, order):
 
 
 def relay_beside_leader(order):
-    """Of the nodes that take from the leader one that serves others."""
+    """Returns a node that fetches from the leader and serves others."""
     sources = order.sources
     return min(index for index, given in sources.items() if given[:1] == [0] and any(other[:1] == [index] for other in sources.values()))
 
@@ -254,16 +260,16 @@ def cut_relay_off(runs, order):
 
 
 def slow_down(runs, order):
-    """What it sends, not what it gets."""
+    """Limits the link in sending direction only."""
     node, _ = runs[relay_beside_leader(order)]
     run("tc", "-n", f"n{node}", "qdisc", "change", "dev", "eth0", "root", *SLOW.split())
     return set()
 
 
 def most_sent(nodes, before=None):
-    """Bytes that each node has sent; with what was before: the most of one since."""
+    """Returns the bytes sent by each node. With earlier values: the maximum of one node since."""
     received = {line.split(":")[0].strip(): int(line.split(":")[1].split()[0]) for line in Path("/proc/net/dev").read_text().splitlines()[2:]}
-    now = [received[f"v{node}"] for node in range(nodes)]  # by the bridge's end of its link
+    now = [received[f"v{node}"] for node in range(nodes)]  # at the bridge's end of its link
     return now if before is None else max(after - then for after, then in zip(now, before))
 
 
@@ -272,7 +278,7 @@ def row(name, value, unit, what):
 
 
 class Cases:
-    """Each is a pull by all nodes; what it is compared with is pulled first."""
+    """The cases: each is a pull by all nodes. Their baseline is pulled first."""
 
     def __init__(self, bench, nodes):
         self.bench, self.nodes, self.of = bench, nodes, f"{nodes} nodes in network namespaces of one machine"
@@ -358,7 +364,8 @@ def waits(run, took):
 
 
 def measure_cost(bench):
-    """What relays take of the processors at the pace of their links: at a slow one there is a wake-up for each few bytes."""
+    """Measures the processor time of relays at the rate of their links: a slow link wakes them for
+    every few bytes."""
     import scene
     image, layer, source = bench.image, bench.layer, bench.source
     bench.image = scene.big_image(FAST_MEGABYTES)

@@ -1,13 +1,13 @@
-// bench-peers: what the order of the nodes that take an image from each other is worth, by
-// simulation. Prints one JSON object a line.
+// bench-peers: effect of the order in which nodes fetch an image from each other, by simulation.
+// Prints one JSON object per line.
 //
-//   bench-peers [--quick]     rows for benchmarks/run scale, and points for its picture; --quick:
-//   1,024 nodes only bench-peers --order       the order itself, for a srun that is played: "join
-//   NODE_ID", "more INDEX DEAD...", "slow INDEX SLOW...",
-//                             "left INDEX" on standard input; answers INDEX SOURCE... to the first
-//                             three
-//   bench-peers --table       beside what the arithmetic of a tree says; fails where they differ by
-//   more than 10 %
+//   bench-peers [--quick]     rows for benchmarks/run scale, and points for its plot;
+//                             --quick: 1,024 nodes only
+//   bench-peers --order       the order itself, for a simulated srun: "join NODE_ID",
+//                             "more INDEX DEAD...", "slow INDEX SLOW...", "left INDEX" on
+//                             standard input; answers INDEX SOURCE... to the first three
+//   bench-peers --table       compares with the arithmetic of a tree; fails if they differ by
+//                             more than 10 %
 
 #include <netinet/in.h>
 #include <sys/resource.h>
@@ -28,8 +28,8 @@
 #include <vector>
 
 #include "benchmarks/peers/simulation.hpp"
-#include "meeting/meeting.hpp"
-#include "meeting/peer_order.hpp"
+#include "share/peer_order.hpp"
+#include "share/tracker.hpp"
 
 namespace {
 
@@ -66,7 +66,7 @@ constexpr std::array kWays = {
         "the same, if nodes took bytes only as fast as they convert", 0.01, true, true, false},
 };
 
-/// Runs side by side, and looked up afterwards.
+/// Runs scenarios in parallel and looks up their results.
 class Runs {
  public:
   void add(const std::string& name, const Scenario& scenario) {
@@ -118,18 +118,18 @@ std::string words(double gbits, double rate) {
          (rate == kFast ? "1 GB/s" : "0.14 GB/s");
 }
 
-/// Real sockets and the real thread of srun: all nodes at once, from here, until each has its
-/// place.
+/// Measures real sockets and srun's real thread: from the simultaneous join of all nodes until each
+/// has its place.
 void print_join_time() {
   constexpr std::size_t kNodes = 1024;
   rlimit files{};
   ::getrlimit(RLIMIT_NOFILE, &files);
   files.rlim_cur = files.rlim_max;
   ::setrlimit(RLIMIT_NOFILE, &files);
-  spc::Meeting meeting;
-  const auto address = meeting.open();
+  spc::Tracker tracker;
+  const auto address = tracker.open();
   if (!address) return;
-  meeting.start(kNodes, "", nullptr);
+  tracker.start(kNodes, "", nullptr);
   const auto begin = std::chrono::steady_clock::now();
   std::vector<spc::UniqueFd> nodes;
   sockaddr_in where{};
@@ -138,13 +138,13 @@ void print_join_time() {
   for (std::uint32_t id = 0; id < kNodes; ++id) {
     nodes.emplace_back(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
     struct {
-      spc::MeetingHello hello;
-      spc::MeetingRecord join;
+      spc::TrackerHello hello;
+      spc::TrackerRecord join;
     } said;
     static_assert(sizeof said == sizeof said.hello + sizeof said.join);
     said.hello.token = address->token;
     said.hello.node = {'n'};
-    said.join.kind = spc::MeetingKind::join;
+    said.join.kind = spc::TrackerKind::join;
     said.join.node_id = (id * 617) % kNodes;
     said.join.addresses[0].port = 5000;
     if (::connect(nodes.back().get(), reinterpret_cast<const sockaddr*>(&where), sizeof where) !=
@@ -153,7 +153,7 @@ void print_join_time() {
       return;
   }
   for (const auto& node : nodes) {
-    spc::MeetingRecord place;
+    spc::TrackerRecord place;
     if (::recv(node.get(), &place, sizeof place, MSG_WAITALL) != sizeof place) return;
   }
   const std::chrono::duration<double, std::milli> took = std::chrono::steady_clock::now() - begin;
@@ -161,7 +161,7 @@ void print_join_time() {
       "measured: 1,024 joins at one srun over loopback, all at once, until the last has its place");
 }
 
-/// Of srun's work, that which is ours to choose.
+/// Measures the part of srun's work that depends on the order.
 void print_order_time() {
   const auto begin = std::chrono::steady_clock::now();
   spc::PeerOrder order;
@@ -220,7 +220,7 @@ void print_rows(std::uint32_t nodes) {
   }
 }
 
-/// For the picture: the longest wait over the number of nodes.
+/// Prints points for the plot: the longest wait over the number of nodes.
 void print_curve() {
   Runs runs;
   const auto name = [](std::uint32_t nodes, double gbits, double rate) {
@@ -231,7 +231,7 @@ void print_curve() {
   for (const auto& [gbits, rate] : kinds) {
     for (std::uint32_t nodes = 2; nodes <= 4096; nodes *= 2) {
       auto one = scenario(nodes, gbits, rate);
-      one.chunk = 4 << 20;  // four times as fast, and in the picture the same
+      one.chunk = 4 << 20;  // four times as fast, with the same curve
       runs.add(name(nodes, gbits, rate), one);
     }
   }
@@ -246,8 +246,8 @@ void print_curve() {
   }
 }
 
-/// Where nothing fails and all join at once: the source's rate or that of a link to all children,
-/// and each level's filling.
+/// Returns the time without failures if all join at once: the source's rate or that of a link to
+/// all children, and the fill time of each level.
 double by_arithmetic(const Scenario& one) {
   const double depth =
       one.fanout == 1

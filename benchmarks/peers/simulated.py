@@ -1,4 +1,5 @@
-"""What the nodes of a step that take an image from each other would do, by simulation: rows beside the measured ones."""
+"""Simulated rows in addition to the measured ones: nodes of a step that fetch an image from each
+other."""
 
 import json
 
@@ -6,7 +7,7 @@ from machine import call, say
 
 
 def add_simulated(report, build, quick):
-    """The rows of bench-peers, and what plot.peers draws: report.simulated, report.curves."""
+    """Adds the rows of bench-peers, and the data of plot.peers: report.simulated, report.curves."""
     say("simulated nodes")
     lines = [json.loads(line) for line in call(build / "benchmarks/bench-peers", *(["--quick"] if quick else [])).splitlines()]
     report.simulated, report.curves = {}, {}
@@ -21,6 +22,6 @@ def add_simulated(report, build, quick):
 
 
 def failures(report, end):
-    """{what went wrong: longest wait} of the rows whose names end so."""
+    """Returns {failure: longest wait} of the rows with this suffix."""
     names = [name for name in report.simulated if name.endswith(f"_ratio.{end}")]
     return {name.removeprefix("scale.").removesuffix(f"_ratio.{end}").replace("_", " "): report.simulated[name] for name in names}

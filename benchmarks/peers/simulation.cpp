@@ -1,6 +1,6 @@
-// Nodes pass chunks on as they come. A node's link is a queue: it sends one chunk after the other,
-// to its children in turn, as many as their windows take; a child's own link may be slower. What a
-// node does when its source is dead, slow or full is what `import` does.
+// Nodes forward chunks as they arrive. A node's link is a queue: it sends one chunk after the
+// other, to its children in turn, as many as their windows accept. A child's own link may be
+// slower. If its source is dead, slow or full, a node behaves like `import`.
 
 #include "benchmarks/peers/simulation.hpp"
 
@@ -9,9 +9,9 @@
 #include <queue>
 #include <random>
 
-#include "image/peers/source_pace.hpp"
-#include "image/relay/best_rate.hpp"
-#include "meeting/peer_order.hpp"
+#include "share/peer_order.hpp"
+#include "share/source_rate.hpp"
+#include "share/spool.hpp"
 
 namespace spc::bench {
 
@@ -21,14 +21,14 @@ using Index = PeerOrder::Index;
 constexpr Index kNobody = ~Index{0}, kRegistry = kNobody - 1;
 constexpr double kEnd = 3600;  // seconds: a node that is not ready by then never will be
 constexpr std::uint32_t kWindow =
-    16;  // chunks on their way to one child: more than what a link holds
+    16;  // chunks in flight to one child: more than a link holds
 
 constexpr double kBehind =
-    2;  // chunks that a converter may be behind what has come, where that is not spooled
+    2;  // chunks by which a converter may lag behind the received data, without a spool
 
-// Of the relays, in seconds and bytes.
-constexpr int kMissing = 3;         // questions to a source without an answer: it is dead
-constexpr double kLook = 0.25;      // how far a source and the leader are
+// Time-outs of the relays, in seconds.
+constexpr int kMissing = 3;         // unanswered questions until a source counts as dead
+constexpr double kLook = 0.25;      // interval of progress queries to a source and the leader
 constexpr double kNoConnect = 0.3;  // until a connection is given up
 constexpr double kNoServer = 1;     // until srun is given up
 constexpr int kQuestions = 3;
@@ -48,7 +48,7 @@ enum class What : std::uint8_t {
 
 struct Event {
   double at;
-  std::uint64_t number;  // in the order in which they were made, where times are equal
+  std::uint64_t number;  // creation order, used for equal times
   What what;
   Index node, other;
   std::uint32_t epoch;
@@ -57,8 +57,8 @@ struct Event {
   }
 };
 
-/// Events by time. One heap of them all takes twice as long: most events are near, and here only
-/// those of the present 16 us are a heap.
+/// Events by time. A single heap takes twice as long. Most events are near, so only those of the
+/// current 16 us are kept in a heap.
 class Calendar {
  public:
   void push(const Event& event) {
@@ -93,23 +93,23 @@ class Calendar {
 struct Child {
   Index index;
   std::uint32_t epoch;     // of the child's connection
-  std::uint32_t next = 0;  // chunk
+  std::uint32_t next = 0;  // next chunk
   std::uint32_t on_way = 0;
 };
 
 struct Node {
-  double joined = 0, rate = 0, out = 0, in = 0;  // links' bytes a second
-  double in_free = 0, converted = 0, ready = -1, last_byte = 0, heard_pace = 0;
+  double joined = 0, rate = 0, out = 0, in = 0;  // bytes per second of the links
+  double in_free = 0, converted = 0, ready = -1, last_byte = 0, known_rate = 0;
   std::uint32_t have = 0, leader_has = 0, sent = 0, epoch = 0;
   int questions = 0;
   bool member = false, dead = false, silent = false, busy = false, left_out = false,
        cut_off = false;
   Index source = kNobody;
   std::vector<Index> sources, barred, doubted;
-  std::size_t tried = 0;  // of sources
+  std::size_t tried = 0;  // number of sources tried
   std::vector<Child> children;
   std::size_t turn = 0;
-  SourcePace pace;
+  SourceRate source_rate;
   BestRate children_get;
 };
 
@@ -159,7 +159,7 @@ class Simulation {
 };
 
 Simulation::Simulation(const Scenario& scenario)
-    : scenario_(scenario), order_(scenario.fanout, scenario.refuge), random_(scenario.seed) {
+    : scenario_(scenario), order_(scenario.fanout, scenario.spare), random_(scenario.seed) {
   chunks_ = static_cast<std::uint32_t>(std::ceil(scenario.image / scenario.chunk));
   chunk_ = scenario.image / chunks_;
   nodes_.resize(scenario.nodes);
@@ -248,7 +248,7 @@ void Simulation::join(Index node) {
   later(scenario_.connect, What::placed, node);
 }
 
-/// srun has answered.
+/// Handles srun's answer.
 void Simulation::place(Index node) {
   nodes_[node].sources = order_.sources_of(node);
   nodes_[node].tried = 0;
@@ -296,13 +296,13 @@ void Simulation::connected(const Event& event) {
     node.barred.push_back(event.other);
     return try_next(event.node);
   }
-  if (source.children.size() >= scenario_.fanout + scenario_.refuge) {
+  if (source.children.size() >= scenario_.fanout + scenario_.spare) {
     ++counts_.refused;
     return try_next(event.node);
   }
   node.source = event.other;
   node.last_byte = now_;
-  node.pace.restart();
+  node.source_rate.restart();
   source.children.push_back({event.node, node.epoch, node.have});
   later(kLook, What::look, event.node);
   send(event.other);
@@ -339,7 +339,8 @@ void Simulation::send(Index index) {
   }
 }
 
-/// Has left the node: comes to the child when its own link has had the time, too.
+/// Handles a chunk that has left the node. It arrives at the child after the child's own link has
+/// transferred it as well.
 void Simulation::sent(const Event& event) {
   nodes_[event.node].busy = false;
   Node& child = nodes_[event.other];
@@ -356,27 +357,27 @@ void Simulation::sent(const Event& event) {
 
 // --- what goes wrong ---
 
-/// A living source says how much it has, and what it knows of the leader.
+/// Compares a living source's progress with the leader's.
 void Simulation::look(Index index) {
   Node& node = nodes_[index];
   if (node.have == chunks_ || node.source == kRegistry) return;
   const Node& source = nodes_[node.source];
   if (source.dead || !reachable(index, node.source)) return;
   node.leader_has = std::max(node.leader_has, node.source == 0 ? source.have : source.leader_has);
-  node.heard_pace = std::max({node.heard_pace, source.heard_pace, source.children_get.best()});
+  node.known_rate = std::max({node.known_rate, source.known_rate, source.children_get.best()});
   const auto epoch = node.epoch;
   if (scenario_.leaves_slow) check_speed(index);
   if (epoch == node.epoch) later(kLook, What::look, index);
 }
 
-/// A source says nothing any more.
+/// Handles a source that has become silent.
 void Simulation::falls_silent(Index node) {
   const double asked = std::max(0.0, nodes_[node].last_byte + scenario_.silence - now_);
   later(asked + scenario_.doubt, What::doubt, node);
   later(asked + kMissing * scenario_.answer, What::reset, node);
 }
 
-/// Nor does it answer yet: another source will do, once for each.
+/// Handles a source that has not answered yet: tries each other source once.
 void Simulation::doubts(Index index) {
   Node& node = nodes_[index];
   const auto is_of_use = [&](Index other) {
@@ -392,14 +393,15 @@ void Simulation::doubts(Index index) {
 
 void Simulation::check_speed(Index index) {
   Node& node = nodes_[index];
-  const SourcePace::Seen seen{.now = now_,
+  const SourceRate::Seen seen{.now = now_,
                               .here = node.have * chunk_,
                               .there = nodes_[node.source].have * chunk_,
                               .leader = node.leader_has * chunk_,
-                              .pace = node.heard_pace};
-  // A full converter says nothing of the source.
-  if (!scenario_.spools && node.converted - now_ > chunk_ / node.rate) return node.pace.restart();
-  if (!node.pace.is_slow(seen) || node.cut_off) return;
+                              .peer_rate = node.known_rate};
+  // A full converter implies nothing about the source.
+  if (!scenario_.spools && node.converted - now_ > chunk_ / node.rate)
+    return node.source_rate.restart();
+  if (!node.source_rate.is_slow(seen) || node.cut_off) return;
   ++counts_.moves;
   const Index slow_one = node.source;
   if (order_.move(index, std::vector<Index>{slow_one}, PeerOrder::Because::slow).empty()) return;
@@ -416,7 +418,7 @@ void Simulation::source_died(Index index) {
 
 void Simulation::leave_source(Index index) {
   Node& node = nodes_[index];
-  ++node.epoch;  // what is on its way comes too late
+  ++node.epoch;  // chunks in flight arrive too late
   if (node.source < kRegistry) {
     std::erase_if(nodes_[node.source].children,
                   [&](const Child& child) { return child.index == index; });
@@ -455,7 +457,7 @@ void Simulation::die(Index index, bool silently) {
     for (const auto& child : node.children) falls_silent(child.index);
     return;
   }
-  order_.leave(index);  // srun's connection is reset, too
+  order_.leave(index);  // srun's connection is reset as well
   for (const auto& child : node.children) later(scenario_.latency, What::reset, child.index);
 }
 
