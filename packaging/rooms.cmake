@@ -24,7 +24,7 @@ function(spc_headers target first)
 endfunction()
 
 # spc_room(NAME SOURCES... LIBS...): the room's files are compiled in groups, since most of the time goes into the headers
-# that they share. What a library needs comes with it.
+# that they share. Dependencies of a library are linked as well.
 function(spc_room name)
   cmake_parse_arguments(ROOM "" "" "SOURCES;LIBS" ${ARGN})
   add_library(${name} STATIC ${ROOM_SOURCES})
@@ -53,8 +53,8 @@ function(spc_static_library variable name)
   endif()
 endfunction()
 
-# spc_program(NAME [STATIC] SOURCES... LIBS...): a helper of its own process. Mode 0711: a program that nobody
-# can read cannot be traced, or robbed of its descriptors, by other processes of its user between execve and its first line.
+# spc_program(NAME [STATIC] SOURCES... LIBS...): a helper of its own process. Mode 0711: a program that users
+# cannot read cannot be traced, or robbed of its descriptors, by other processes of its user between execve and its first line.
 function(spc_program name)
   cmake_parse_arguments(PROGRAM "STATIC" "" "SOURCES;LIBS" ${ARGN})
   add_executable(${name} ${PROGRAM_SOURCES})

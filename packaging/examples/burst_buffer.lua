@@ -12,7 +12,7 @@
 --   3. slurmctld runs as SlurmUser, and the shared store belongs to the service user. In /etc/sudoers.d/spank-container, in one line:
 --      slurm ALL=(spank-container) NOPASSWD: /usr/bin/scontainer pull --quiet --shared -- *
 --
--- Public images only: nobody is there to show the user's credentials.
+-- Public images only: no process of the user is there to show credentials.
 --
 -- Tested with the lua interpreter and stand-ins for Slurm's functions and sudo (tests/tool), and by hand under slurmctld 22.05, with a
 -- stand-in for sudo.
@@ -20,11 +20,11 @@
 local directive = "#BB_LUA"
 local command = "sudo -n -u spank-container scontainer pull --quiet --shared --"
 
--- What the service user would read on this host in the user's place.
+-- Locations that the service user would read on this host in the user's place.
 local is_local = {oci = true, ["oci-archive"] = true, ["docker-archive"] = true, dockerd = true, podman = true}
 local most_images = 16
 
--- Names of registries' images that a shell takes as they are. What users write is never anything else to it.
+-- Image names that need no quoting in a shell. No other text of users reaches one.
 local function is_image(name)
   local image = name:gsub("^docker://", "")
   return #image <= 512 and image:match("^[A-Za-z0-9][A-Za-z0-9._:/@-]*$") ~= nil and not image:find(":/", 1, true) and

@@ -20,7 +20,7 @@ local function digest_in(text)
     return hex and #hex == 64 and text or nil
 end
 
--- What spank_container has set for Prolog and Epilog: NAME=VALUE.
+-- Variables that spank_container has set for Prolog and Epilog: NAME=VALUE.
 local function variable(job_desc, name)
     local all = job_desc.spank_job_env
     for i = 0, (job_desc.spank_job_env_size or 0) - 1 do

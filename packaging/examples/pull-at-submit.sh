@@ -9,8 +9,8 @@
 #   3. /etc/sudoers.d/spank-container, in one line; sudo keeps no variable of the user's by default, and must keep none here:
 #      ALL ALL=(spank-container) NOPASSWD: /usr/bin/scontainer pull --quiet --shared --pull=missing -- *
 #
-# What users can do by it: fill the store up to max_size with images of the registries that this site allows, as their jobs can, and hold
-# an image up for those 30 s after which whoever waits for a node that brings nothing pulls alone.
+# Users can thereby fill the store up to max_size with images of the registries that this site allows, as their jobs can. They can also
+# delay an image by 30 s: after that time nodes that wait for a stalled pull fetch the image themselves.
 #
 # One at a time for each user and image; one that is there costs a question to the registry.
 

@@ -1,5 +1,6 @@
-// enroot's command line on top of scontainer: for scripts that call enroot. Each command is
-// translated and handed on; what is its own is the directory of named containers (containers.hpp).
+// enroot's command line on top of scontainer, for scripts that call enroot. Each command is
+// translated into scontainer's; only the directory of named containers (containers.hpp) is managed
+// here.
 
 #include <sys/stat.h>
 #include <unistd.h>
@@ -10,18 +11,12 @@
 #include <iostream>
 #include <iterator>
 
-#include "arguments.hpp"
 #include "base/format.hpp"
-#include "base/process/pipe.hpp"
-#include "containers.hpp"
-#include "job_containers.hpp"
-#include "processes.hpp"
-#include "scontainer.hpp"
-#include "settings.hpp"
-#include "start.hpp"
+#include "base/process/child.hpp"
+#include "packaging/compat/enroot/containers.hpp"
+#include "packaging/compat/enroot/start.hpp"
 #include "tool/containers/own_containers.hpp"
 #include "tool/surroundings/places.hpp"
-#include "uri.hpp"
 
 using namespace spc;
 using namespace spc::tool;
@@ -29,7 +24,7 @@ using namespace spc::enroot;
 
 namespace {
 
-/// Of enroot, whose command line this is. Scripts compare it.
+/// Version of enroot whose command line this is. Scripts compare it.
 constexpr char kVersion[] = "4.1.2";
 
 constexpr char kUsage[] =
@@ -53,7 +48,7 @@ constexpr char kUsage[] =
 using Words = std::span<const std::string>;
 
 void print_error(const std::string& message) {
-  // What scontainer has reported has no message here.
+  // scontainer has already reported errors without a message.
   if (!message.empty()) std::fprintf(stderr, "[ERROR] %s\n", message.c_str());
 }
 
@@ -72,8 +67,8 @@ constexpr EnrootOption kForce{'f', "force", false};
 constexpr EnrootOption kOutput{'o', "output", true};
 constexpr EnrootOption kVariable{'e', "env", true};
 
-/// The image into the store unless its digest is all that is wanted; its digest. `uname -m` and
-/// Debian's names of architectures are understood.
+/// Pulls the image into the store, or only resolves it with `only_ask`, and returns its digest.
+/// Accepts the architecture names of `uname -m` and Debian.
 Result<std::string> pull(const EnrootArguments& arguments, bool only_ask = false) {
   SPC_TRY(check_uri(arguments.words[0]));
   std::vector<std::string> command{"pull"};
@@ -186,7 +181,7 @@ Result<int> run_start(const EnrootSettings& settings, Words words) {
   return become_scontainer(start.arguments, start.environment);
 }
 
-/// In the container of a step of Slurm's: by a step that joins it, in the same job.
+/// Runs a command in the container of a Slurm step, by a step of the same job that joins it.
 Error exec_in_step(const JobStep& step, const EnrootArguments& arguments) {
   StepOrder order{.node = this_node(),
                   .job = step.job,
@@ -202,7 +197,7 @@ Error exec_in_step(const JobStep& step, const EnrootArguments& arguments) {
 
 Result<int> run_exec(const EnrootSettings&, Words words) {
   const auto arguments = SPC_TRY(parse(words, {kVariable}, 2));
-  if (const auto step = step_of_process(arguments.words[0])) return exec_in_step(*step, arguments);
+  if (const auto step = step_named(arguments.words[0])) return exec_in_step(*step, arguments);
   std::vector<std::string> command{"exec"};
   for (const auto& text : arguments.values("env"))
     command.push_back("--env=" + SPC_TRY(variable_for(text)));
@@ -212,7 +207,7 @@ Result<int> run_exec(const EnrootSettings&, Words words) {
   return become_scontainer(command);
 }
 
-/// Of `scontainer containers`.
+/// Returns the arguments of `scontainer containers` for a container.
 std::vector<std::string> words_for(const JobContainer& container, std::vector<std::string> verb,
                                    std::vector<std::string> words) {
   std::vector<std::string> command{"containers"};
@@ -232,7 +227,7 @@ Result<int> run_export(const EnrootSettings& settings, Words words) {
   if (const auto of_job = job_container(arguments.words[0]); of_job && of_job->has_name) {
     return become_scontainer(words_for(*of_job, {"export", "--force"}, {of_job->text, file}));
   }
-  const auto container = SPC_TRY(find_container(settings.data_path, arguments.words[0]));
+  const auto container = SPC_TRY(enroot::find_container(settings.data_path, arguments.words[0]));
   std::vector<std::string> command{"export"};
   if (arguments.has("force")) command.emplace_back("--force");
   if (!container.changes.empty()) command.push_back("--changes=" + container.changes);
@@ -245,7 +240,8 @@ Result<int> run_remove(const EnrootSettings& settings, Words words) {
   for (const auto& name : arguments.words) {
     const auto of_job = job_container(name);
     const bool is_jobs = of_job && of_job->has_name;
-    const auto path = is_jobs ? name : SPC_TRY(find_container(settings.data_path, name)).path;
+    const auto path =
+        is_jobs ? name : SPC_TRY(enroot::find_container(settings.data_path, name)).path;
     std::string answer = "y";
     if (!arguments.has("force")) {
       std::fprintf(stderr, "Do you really want to delete %s? [y/N] ", printable(path).c_str());

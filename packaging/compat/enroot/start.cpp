@@ -1,19 +1,223 @@
-#include "start.hpp"
+#include "packaging/compat/enroot/start.hpp"
 
+#include <fcntl.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <cctype>
+#include <cerrno>
+#include <climits>
 #include <cstdlib>
+#include <string_view>
 
 #include "base/format.hpp"
-#include "containers.hpp"
-#include "tool/surroundings/started_by_enroot.hpp"
+#include "base/process/child.hpp"
+#include "base/unique_fd.hpp"
+#include "packaging/compat/enroot/containers.hpp"
+#include "tool/surroundings/places.hpp"
 
 namespace spc::enroot {
 
+// --- arguments ---
+
+std::string EnrootArguments::value(std::string_view option) const {
+  const auto found = options.find(option);
+  return found == options.end() ? std::string() : found->second.back();
+}
+
+std::vector<std::string> EnrootArguments::values(std::string_view option) const {
+  const auto found = options.find(option);
+  return found == options.end() ? std::vector<std::string>() : found->second;
+}
+
+Result<EnrootArguments> parse_arguments(std::span<const std::string> words,
+                                        std::initializer_list<EnrootOption> known) {
+  EnrootArguments arguments;
+  std::size_t at = 0;
+  for (; at < words.size(); ++at) {
+    const std::string& word = words[at];
+    if (word.size() < 2 || word[0] != '-') break;
+    if (word == "--") {
+      ++at;
+      break;
+    }
+    const auto equals = word.starts_with("--") ? word.find('=') : std::string::npos;
+    const std::string name = word.substr(0, equals);
+    const auto* option = std::find_if(known.begin(), known.end(), [&](const EnrootOption& one) {
+      return name == std::string("--") + one.name ||
+             (one.letter != 0 && name == std::string("-") + one.letter);
+    });
+    if (option == known.end())
+      return Error(ErrorKind::invalid, "Invalid option: " + printable(word));
+    std::string value;
+    if (!option->takes_value) {
+      if (equals != std::string::npos)
+        return Error(ErrorKind::invalid, "Invalid option: " + printable(word));
+    } else if (equals != std::string::npos) {
+      value = word.substr(equals + 1);
+    } else if (++at < words.size()) {
+      value = words[at];
+    }
+    if (option->takes_value && value.empty())
+      return Error(ErrorKind::invalid, "Missing value: " + printable(name));
+    arguments.options[option->name].push_back(std::move(value));
+  }
+  arguments.words.assign(words.begin() + static_cast<std::ptrdiff_t>(std::min(at, words.size())),
+                         words.end());
+  return arguments;
+}
+
+// --- settings ---
+
 using namespace tool;
+
+namespace {
+
+std::string variable(const char* name) {
+  const char* value = std::getenv(name);
+  return value == nullptr ? "" : value;
+}
+
+/// Returns whether the variable is set to a value other than the spellings of no and false.
+bool is_set(const char* name) {
+  static constexpr std::array<std::string_view, 9> kNo{"",   "n", "no", "N",    "No",
+                                                       "NO", "f", "F",  "FALSE"};
+  const std::string value = variable(name);
+  return value != "false" && value != "False" &&
+         std::find(kNo.begin(), kNo.end(), value) == kNo.end();
+}
+
+std::string place(const char* own, const char* xdg, const std::string& home,
+                  const char* default_place) {
+  if (auto path = variable(own); !path.empty()) return path;
+  if (auto path = variable(xdg); !path.empty()) return path + "/enroot";
+  return home + default_place + "/enroot";
+}
+
+}  // namespace
+
+Result<EnrootSettings> EnrootSettings::take_from_environment() {
+  const auto places = SPC_TRY(Places::find());
+  EnrootSettings settings;
+  settings.data_path = SPC_TRY(
+      absolute_path(place("ENROOT_DATA_PATH", "XDG_DATA_HOME", places.home, "/.local/share")));
+  settings.config_path = place("ENROOT_CONFIG_PATH", "XDG_CONFIG_HOME", places.home, "/.config");
+  settings.writable = is_set("ENROOT_ROOTFS_WRITABLE");
+  settings.remap_root = is_set("ENROOT_REMAP_ROOT");
+  settings.mount_home = is_set("ENROOT_MOUNT_HOME");
+  if (const auto cache = variable("ENROOT_CACHE_PATH"); !cache.empty()) {
+    settings.cache_path = SPC_TRY(absolute_path(cache));
+    ::setenv("XDG_DATA_HOME", settings.cache_path.c_str(), 1);
+  }
+  return settings;
+}
+
+// --- URI ---
+
+namespace {
+
+constexpr std::string_view kRegistry = "docker://";
+
+}  // namespace
+
+Result<void> check_uri(const std::string& uri) {
+  for (const std::string_view scheme :
+       {kRegistry, std::string_view("dockerd://"), std::string_view("podman://")}) {
+    if (uri.starts_with(scheme) && uri.size() > scheme.size()) return {};
+  }
+  return Error(ErrorKind::invalid, "Invalid argument: " + printable(uri));
+}
+
+std::string default_file_name(const std::string& uri) {
+  const auto separator = uri.find("://");
+  std::string image = separator == std::string::npos ? uri : uri.substr(separator + 3);
+  if (uri.starts_with(kRegistry)) {
+    if (const auto digest = image.rfind("@sha256:"); digest != std::string::npos)
+      image.resize(digest);
+    if (const auto user = image.rfind('@'); user != std::string::npos) image.erase(0, user + 1);
+    const auto slash = image.find('/');
+    const std::string first = image.substr(0, slash);
+    if (const auto hash = image.find('#'); hash != std::string::npos) {
+      image.erase(0, hash + 1);
+    } else if (slash != std::string::npos &&
+               (first.find_first_of(".:") != std::string::npos || first == "localhost")) {
+      image.erase(0, slash + 1);
+    }
+  }
+  std::replace_if(
+      image.begin(), image.end(), [](char c) { return c == '/' || c == ':'; }, '+');
+  return image + ".sqsh";
+}
+
+// --- scontainer ---
+
+namespace {
+
+/// Returns the path of scontainer, which is installed beside this program.
+std::string program() {
+  std::array<char, PATH_MAX> self{};
+  const ssize_t size = ::readlink("/proc/self/exe", self.data(), self.size() - 1);
+  const std::string path(self.data(), size < 0 ? 0U : static_cast<std::size_t>(size));
+  return path.substr(0, path.rfind('/') + 1) + "scontainer";
+}
+
+std::vector<char*> pointers(const std::vector<std::string>& words) {
+  std::vector<char*> list;
+  for (const auto& word : words) list.push_back(const_cast<char*>(word.c_str()));
+  list.push_back(nullptr);
+  return list;
+}
+
+std::vector<std::string> command(const std::vector<std::string>& arguments) {
+  std::vector<std::string> words{"scontainer"};
+  words.insert(words.end(), arguments.begin(), arguments.end());
+  return words;
+}
+
+Error become(const std::vector<std::string>& arguments, char* const* environment) {
+  const std::string path = program();
+  const auto words = command(arguments);
+  ::execve(path.c_str(), pointers(words).data(), environment);
+  return Error::from_errno(errno, "execute " + in_quotes(path));
+}
+
+}  // namespace
+
+Error become_scontainer(const std::vector<std::string>& arguments,
+                        const std::vector<std::string>& environment) {
+  return become(arguments, pointers(environment).data());
+}
+
+Error become_scontainer(const std::vector<std::string>& arguments) {
+  return become(arguments, environ);
+}
+
+Result<std::string> output_of_scontainer(const std::vector<std::string>& arguments) {
+  const std::string path = program();
+  std::array<int, 2> ends{};
+  if (::pipe2(ends.data(), O_CLOEXEC) != 0) return Error::from_errno(errno, "make a pipe");
+  const UniqueFd reading(ends[0]);
+  UniqueFd writing(ends[1]);
+  auto child = SPC_TRY(Child::start(
+      {.path = path,
+       .arguments = command(arguments),
+       .descriptors = {{writing.get(), STDOUT_FILENO}, {STDERR_FILENO, STDERR_FILENO}}}));
+  writing.reset();
+  std::string text;
+  std::array<char, 4096> piece{};
+  for (;;) {
+    const ssize_t got = ::read(reading.get(), piece.data(), piece.size());
+    if (got < 0 && errno == EINTR) continue;
+    if (got <= 0) break;
+    text.append(piece.data(), static_cast<std::size_t>(got));
+  }
+  if (!child.wait().success()) return Error(ErrorKind::unavailable, "");
+  while (!text.empty() && text.back() == '\n') text.pop_back();
+  return text;
+}
+
+// --- start ---
 
 namespace {
 
@@ -37,7 +241,7 @@ std::string joined(const std::vector<std::string>& words, char separator) {
   return text;
 }
 
-/// An image file if there is one by this name, else a container.
+/// Returns the image file `word` if it exists, else the container of this name.
 Result<EnrootContainer> container_or_image(const std::string& data_path, const std::string& word) {
   if (!is_squashfs(word)) return find_container(data_path, word);
   auto path = SPC_TRY(real_path(word));
@@ -50,8 +254,8 @@ std::string name_of(const EnrootContainer& container) {
   return name;
 }
 
-/// scontainer shows the container what it needs itself and the terminal's type; the hooks see
-/// everything.
+/// Returns the environment for `scontainer run`. The container gets only scontainer's own variables
+/// and the terminal's type; the hooks get all.
 std::vector<std::string> environment_for_start() {
   std::vector<std::string> variables;
   for (char** variable = environ; *variable != nullptr; ++variable)
@@ -122,8 +326,8 @@ Result<StartCommand> start_command(const EnrootSettings& settings,
   if (settings.remap_root || arguments.has("root")) add("--remap-root");
   if (!container.changes.empty()) add("--changes=" + container.changes);
   for (const char* name : {"XDG_DATA_HOME", "XDG_CONFIG_HOME"}) {
-    if (std::getenv(name) != nullptr)
-      add(std::string("--env=") + name + "=");  // they are for scontainer
+    // These variables are meant for scontainer, not for the container.
+    if (std::getenv(name) != nullptr) add(std::string("--env=") + name + "=");
   }
   for (const auto& text : arguments.values("env")) add("--env=" + SPC_TRY(variable_for(text)));
   for (const auto& entry : arguments.values("mount")) {
