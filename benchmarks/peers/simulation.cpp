@@ -10,7 +10,6 @@
 #include <random>
 
 #include "share/peer_order.hpp"
-#include "share/source_rate.hpp"
 #include "share/spool.hpp"
 
 namespace spc::bench {

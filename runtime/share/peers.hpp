@@ -20,7 +20,7 @@
 #include "registry/client.hpp"
 #include "registry/http.hpp"
 #include "share/node_networks.hpp"
-#include "share/source_rate.hpp"
+#include "share/peer_order.hpp"
 #include "share/spool.hpp"
 
 namespace spc {

@@ -53,7 +53,7 @@ struct SpoolIndex {
   std::atomic<std::uint32_t> count = 0;  ///< number of entries that readers may use
   /// no entry will be added: blobs without an entry are not available
   std::atomic<std::uint32_t> is_closed = 0;
-  // Numbers by which nodes below detect a slow source (share/source_rate.hpp). here: bytes of the
+  // Numbers by which nodes below detect a slow source (share/peer_order.hpp). here: bytes of the
   // image on this node, including those that it had before. leader: the same for the node that asks
   // the registry, 0 if that is this node. rate: bytes per second from an upper node.
   std::atomic<std::uint64_t> here = 0, leader = 0, rate = 0;

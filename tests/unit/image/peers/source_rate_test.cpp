@@ -1,7 +1,7 @@
 // Decision of a node to leave a slow source: a pure function of its observations.
 #include <functional>
 
-#include "share/source_rate.hpp"
+#include "share/peer_order.hpp"
 #include "share/spool.hpp"
 #include "unit/catch2_compat.hpp"
 
