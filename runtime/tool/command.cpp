@@ -1,5 +1,6 @@
 #include "tool/command.hpp"
 
+#include <cstdio>
 #include <cstdlib>
 #include <deque>
 #include <map>
@@ -56,6 +57,11 @@ std::string name_of_run(const ContainerOption& option) {
   std::string name = option.name;
   constexpr std::string_view kPrefix = "container-";
   return name.erase(name.find(kPrefix), kPrefix.size());
+}
+
+Result<int> run_version(const Arguments& /*arguments*/) {
+  std::puts("scontainer " SPC_VERSION);
+  return 0;
 }
 
 std::span<const OptionRow> run_options() {

@@ -486,7 +486,8 @@ int run_one(const Command& command, std::span<const std::string> given) {
   const auto read = read_paths(command, arguments);
   auto result = read ? command.run(arguments) : Result<int>(read.error());
   if (result) return *result;
-  report_error(result.error().message());
+  // the images program has already reported an error without a message
+  if (!result.error().message().empty()) report_error(result.error().message());
   return command.failure;
 }
 

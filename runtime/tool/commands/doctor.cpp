@@ -341,11 +341,6 @@ Result<int> run_audit(const Arguments& arguments) {
 
 // --- info ---
 
-Result<int> run_version(const Arguments&) {
-  std::puts("scontainer " SPC_VERSION);
-  return 0;
-}
-
 Result<int> run_info(const Arguments& arguments) {
   const auto places = SPC_TRY(Places::find());
   const auto config = SPC_TRY(read_config(places.config));

@@ -22,6 +22,7 @@
 #include "image/store/store.hpp"
 #include "launch/sources/image_order.hpp"
 #include "local/image_files.hpp"
+#include "local/remote_file.hpp"
 #include "reference/location.hpp"
 #include "reference/reference.hpp"
 #include "registry/client.hpp"
@@ -38,24 +39,49 @@ namespace spc::tool {
 
 // --- pull ---
 
-Result<PullRequest> parse_wanted(const Arguments& arguments, const std::string& image) {
-  PullRequest wanted;
-  wanted.image = image;
-  if (const auto platform = arguments.value("platform"); !platform.empty()) {
-    wanted.platform = SPC_TRY_DURING("--platform", Platform::parse(platform));
+namespace {
+
+Result<FetchedFile> fetch_into(const Config& config, const PullRequest& wanted, int file) {
+  const auto remote = SPC_TRY(RemoteFile::parse(wanted.image, config.default_registry));
+  const std::string shown = without_secrets(wanted.image);
+  PullDisplay display(shown, wanted.quiet);
+  const auto http = SPC_TRY(HttpClient::create(
+      {.stall = std::chrono::seconds(config.stall_timeout), .proxies = proxies_of_user(config)}));
+  RemoteAccess access{.http = *http, .log = display, .config = config, .ask_user = {}, .meter = {}};
+  access.meter = [&](std::uint64_t done, std::uint64_t total) { display.meter(done, total); };
+  if (remote.image) {
+    access.ask_user = [&] {
+      return find_credentials(CredentialPlaces::of_user(), *remote.image, remote.image->user,
+                              display);
+    };
   }
-  if (const auto pull = arguments.value("pull"); !pull.empty()) {
-    wanted.pull = parse_pull_policy(pull);
-    if (!wanted.pull)
-      return Error(ErrorKind::invalid, formatted("--pull: {} is not allowed", in_quotes(pull)))
-          .hint(kPullPolicies);
-  }
-  wanted.quiet = arguments.has("quiet");
-  wanted.verbose = arguments.has("verbose");
-  return wanted;
+  const std::string step = "pull " + in_quotes(shown);
+  const auto fetched = SPC_TRY_DURING(step, fetch_remote_file(access, remote, file));
+  SPC_TRY_DURING(step, check_image_file(file));
+  return fetched;
 }
 
-namespace {
+Result<Digest> obtain_remote_image(int directory, const Config& config, const PullRequest& wanted) {
+  const UniqueFd file(::openat(directory, ".", O_TMPFILE | O_RDWR | O_CLOEXEC, 0600));
+  if (!file) return Error::from_errno(errno, "create a file in the user's image store");
+  SPC_TRY(fetch_into(config, wanted, file.get()));
+  const std::string name = name_without_secrets(wanted.image);
+  const Digest digest = SPC_TRY_DURING("pull " + in_quotes(without_secrets(name)),
+                                       import_file(directory, file.get(), name));
+  const auto store = SPC_TRY(ImageStore::open(directory));
+  SPC_TRY(store.write_name({.name = ref_file(name),
+                            .manifest = digest,
+                            .asked_at = static_cast<std::int64_t>(std::time(nullptr))}));
+  return digest;
+}
+
+Result<Digest> fetch_remote_image(const Config& config, const PullRequest& wanted,
+                                  const std::string& path, bool replace) {
+  auto file = SPC_TRY(NewFile::create(path, replace ? Replace::yes : Replace::no));
+  const auto fetched = SPC_TRY(fetch_into(config, wanted, file.file()));
+  SPC_TRY(file.publish());
+  return fetched.digest;
+}
 
 /// Pulls into the site's shared store only, for all nodes.
 Result<int> pull_into_shared_store(const Arguments& arguments) {
@@ -156,8 +182,9 @@ Result<int> run_pull(const Arguments& arguments) {
     }
     digest = SPC_TRY(image_at_source(places, config, wanted)).digest;
   } else {
-    digest = places.own_store ? SPC_TRY(obtain(places, config, wanted)).image.digest
-                              : SPC_TRY(pull_into_node_store(places, config, wanted));
+    digest = places.own_store
+                 ? SPC_TRY(obtain(places, config, wanted, obtain_remote_image)).image.digest
+                 : SPC_TRY(pull_into_node_store(places, config, wanted));
   }
   std::puts(digest.str().c_str());
   return 0;
@@ -392,8 +419,7 @@ class Push {
         from = reference_to(origin.name);
     }
     // Users cannot read the origins of the node's public images.
-    if (!from && !is_local && !found->names.empty())
-      from = reference_to(found->names.front().name);
+    if (!from && !is_local && !found->names.empty()) from = reference_to(found->names.front().name);
     if (!from) {
       log_->write(LogLevel::warning,
                   formatted("{} is from no registry: its files are pushed as one layer",

@@ -14,7 +14,8 @@
 #include "base/format.hpp"
 #include "base/hash.hpp"
 #include "base/json.hpp"
-#include "base/new_file.hpp"
+#include "base/process/child.hpp"
+#include "base/process/own_program.hpp"
 #include "base/process/user_namespace.hpp"
 #include "image/store/store.hpp"
 #include "launch/sources/image_order.hpp"
@@ -23,8 +24,6 @@
 #include "reference/first_bytes.hpp"
 #include "reference/location.hpp"
 #include "reference/reference.hpp"
-#include "registry/client.hpp"
-#include "registry/credentials.hpp"
 #include "task/entering/arrival.hpp"
 #include "tool/surroundings/terminal.hpp"
 
@@ -71,50 +70,23 @@ Result<OpenedImage> open_image(const Places& places, const Config& config,
 
 // --- remote image ---
 
-namespace {
-
-Result<FetchedFile> fetch_into(const Config& config, const PullRequest& wanted, int file) {
-  const auto remote = SPC_TRY(RemoteFile::parse(wanted.image, config.default_registry));
-  const std::string shown = without_secrets(wanted.image);
-  PullDisplay display(shown, wanted.quiet);
-  const auto http = SPC_TRY(HttpClient::create(
-      {.stall = std::chrono::seconds(config.stall_timeout), .proxies = proxies_of_user(config)}));
-  RemoteAccess access{.http = *http, .log = display, .config = config, .ask_user = {}, .meter = {}};
-  access.meter = [&](std::uint64_t done, std::uint64_t total) { display.meter(done, total); };
-  if (remote.image) {
-    access.ask_user = [&] {
-      return find_credentials(CredentialPlaces::of_user(), *remote.image, remote.image->user,
-                              display);
-    };
-  }
-  const std::string step = "pull " + in_quotes(shown);
-  const auto fetched = SPC_TRY_DURING(step, fetch_remote_file(access, remote, file));
-  SPC_TRY_DURING(step, check_image_file(file));
-  return fetched;
-}
-
-}  // namespace
-
-Result<Digest> obtain_remote_image(int directory, const Config& config, const PullRequest& wanted) {
-  const UniqueFd file(::openat(directory, ".", O_TMPFILE | O_RDWR | O_CLOEXEC, 0600));
-  if (!file) return Error::from_errno(errno, "create a file in the user's image store");
-  SPC_TRY(fetch_into(config, wanted, file.get()));
-  const std::string name = name_without_secrets(wanted.image);
-  const Digest digest = SPC_TRY_DURING("pull " + in_quotes(without_secrets(name)),
-                                       import_file(directory, file.get(), name));
-  const auto store = SPC_TRY(ImageStore::open(directory));
-  SPC_TRY(store.write_name({.name = ref_file(name),
-                            .manifest = digest,
-                            .asked_at = static_cast<std::int64_t>(std::time(nullptr))}));
-  return digest;
-}
-
-Result<Digest> fetch_remote_image(const Config& config, const PullRequest& wanted,
-                                  const std::string& path, bool replace) {
-  auto file = SPC_TRY(NewFile::create(path, replace ? Replace::yes : Replace::no));
-  const auto fetched = SPC_TRY(fetch_into(config, wanted, file.file()));
-  SPC_TRY(file.publish());
-  return fetched.digest;
+Result<Digest> pull_by_images_program(int /*store*/, const Config& /*config*/,
+                                      const PullRequest& wanted) {
+  auto [reading, writing] = SPC_TRY(make_pipe());
+  Program pull{.path = own_program(kImagesProgram),
+               .arguments = {"scontainer", "pull"},
+               .environment = {},
+               .descriptors = {{STDIN_FILENO, STDIN_FILENO},
+                               {writing.get(), STDOUT_FILENO},
+                               {STDERR_FILENO, STDERR_FILENO}}};
+  if (wanted.pull) pull.arguments.push_back("--pull=" + std::string(name_of(*wanted.pull)));
+  if (wanted.quiet) pull.arguments.emplace_back("--quiet");
+  pull.arguments.push_back(wanted.image);
+  Child child = SPC_TRY(Child::start(pull));
+  writing.reset();
+  const std::string digest = read_pipe(reading.get(), 4096);
+  if (child.wait().code() != 0) return Error(ErrorKind::unavailable, "");
+  return Digest::parse(trimmed(digest));
 }
 
 // --- file import ---
@@ -222,6 +194,23 @@ Result<Digest> import_file(int directory, int file, const std::string& name) {
 
 // --- obtain ---
 
+Result<PullRequest> parse_wanted(const Arguments& arguments, const std::string& image) {
+  PullRequest wanted;
+  wanted.image = image;
+  if (const auto platform = arguments.value("platform"); !platform.empty()) {
+    wanted.platform = SPC_TRY_DURING("--platform", Platform::parse(platform));
+  }
+  if (const auto pull = arguments.value("pull"); !pull.empty()) {
+    wanted.pull = parse_pull_policy(pull);
+    if (!wanted.pull)
+      return Error(ErrorKind::invalid, formatted("--pull: {} is not allowed", in_quotes(pull)))
+          .hint(kPullPolicies);
+  }
+  wanted.quiet = arguments.has("quiet");
+  wanted.verbose = arguments.has("verbose");
+  return wanted;
+}
+
 namespace {
 
 bool is_local(const ListedImage& image) {
@@ -273,8 +262,8 @@ Result<SourceImage> image_at_source(const Places& places, const Config& config,
   return advised(found.error(), wanted.image, config.default_registry);
 }
 
-Result<ObtainedImage> obtain(const Places& places, const Config& config,
-                             const PullRequest& wanted) {
+Result<ObtainedImage> obtain(const Places& places, const Config& config, const PullRequest& wanted,
+                             RemotePull* pull_file) {
   auto store = SPC_TRY(make_own_store(places));
   const PullPolicy pull = wanted.pull.value_or(config.pull);
   auto there = usable(store.get(), wanted.image, wanted.platform, config.default_registry);
@@ -296,8 +285,8 @@ Result<ObtainedImage> obtain(const Places& places, const Config& config,
                                                  in_quotes(without_secrets(wanted.image))))
         .hint("drop --pull=never");
   }
-  if (RemoteFile::is_meant(wanted.image)) {
-    const Digest digest = SPC_TRY(obtain_remote_image(store.get(), config, wanted));
+  if (location && location->kind == ImageLocation::Kind::remote_file) {
+    const Digest digest = SPC_TRY(pull_file(store.get(), config, wanted));
     auto fetched = SPC_TRY(image_of(store.get(), digest));
     return ObtainedImage{std::move(store), std::move(fetched)};
   }

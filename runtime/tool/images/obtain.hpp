@@ -7,7 +7,6 @@
 #include "base/result.hpp"
 #include "config/config.hpp"
 #include "export/write_image.hpp"
-#include "local/remote_file.hpp"
 #include "reference/request.hpp"
 #include "tool/images/image_mount.hpp"
 #include "tool/images/import_run.hpp"
@@ -30,6 +29,13 @@ struct PullRequest {
 /// Parses the options --platform, --pull, --quiet and --verbose.
 Result<PullRequest> parse_wanted(const Arguments& arguments, const std::string& image);
 
+/// Pulls `oras://...` or `https://...`, a SIF or squashfs file, into the caller's own store under
+/// that name. `store` is the store's directory.
+using RemotePull = Result<Digest>(int store, const Config& config, const PullRequest& wanted);
+/// Does so by `scontainer pull` in the program that has the clients of registries and web servers.
+/// That program reports its error; the one returned has no message.
+RemotePull pull_by_images_program;
+
 /// The caller's own store with the image in it, pulled as `pull` requires. A stored image may be
 /// used without a registry request. If the registry cannot be reached, a warning reports that the
 /// stored image is used.
@@ -37,7 +43,8 @@ struct ObtainedImage {
   UniqueFd store;
   ListedImage image;
 };
-Result<ObtainedImage> obtain(const Places& places, const Config& config, const PullRequest& wanted);
+Result<ObtainedImage> obtain(const Places& places, const Config& config, const PullRequest& wanted,
+                             RemotePull* pull_file = pull_by_images_program);
 
 /// Returns whether an image's USER is another user. Containers run as the calling user.
 inline bool is_other_user(std::string_view user) {
@@ -68,16 +75,6 @@ Result<OpenedImage> open_image(const Places& places, const Config& config,
 
 /// Opens a stored image without pulling.
 Result<OpenedImage> open_stored_image(int store, const ListedImage& image);
-
-// --- remote image ---
-
-/// Fetches `oras://...` or `https://...`, a SIF or squashfs file, into the caller's own store under
-/// that name.
-Result<Digest> obtain_remote_image(int store, const Config& config, const PullRequest& wanted);
-
-/// Fetches the same file unchanged to `path`.
-Result<Digest> fetch_remote_image(const Config& config, const PullRequest& wanted,
-                                  const std::string& path, bool replace);
 
 // --- file import ---
 

@@ -18,6 +18,12 @@ namespace spc::tool {
 /// HOME, XDG_DATA_HOME, XDG_CONFIG_HOME and TERM.
 inline constexpr char kStartedByEnroot[] = "SPANK_CONTAINER_STARTED_BY_ENROOT";
 
+// --- images program ---
+
+/// The program of the commands that start no container, with the clients of registries and the
+/// archive formats. `scontainer` executes it.
+inline constexpr char kImagesProgram[] = "scontainer-images";
+
 // --- arguments ---
 
 /// The command line after a command's name.
