@@ -63,26 +63,39 @@ Result<UniqueFd> make_workspace(const std::string& place, const WritableLayer& w
   return workspace;
 }
 
-/// Mounts a layer at `name` in the current directory.
-Result<HelperProgram> mount_layer(const SquashfsFile& layer, const std::string& name) {
+/// The server of a layer that is not mounted yet.
+struct LayerServer {
+  UniqueFd device;
+  UniqueFd socket;
+  HelperProgram program;
+};
+
+Result<LayerServer> start_server(const SquashfsFile& layer) {
+  LayerServer server;
   // The device belongs to the user namespace in which it is opened. The mount must belong to the
   // same one.
-  const UniqueFd device(::open("/dev/fuse", O_RDWR | O_CLOEXEC));
-  if (!device)
+  server.device.reset(::open("/dev/fuse", O_RDWR | O_CLOEXEC));
+  if (!server.device)
     return Error::from_errno(errno, "open \"/dev/fuse\"").hint("run scontainer doctor for the fix");
   auto [ours, theirs] = SPC_TRY(socket_pair());
-  auto server = SPC_TRY(HelperProgram::start(own_program("fuse"), {std::to_string(layer.offset)},
-                                             {device.get(), layer.file.get(), theirs.get()},
-                                             HelperProgram::Environment::empty));
-  theirs.reset();
+  server.program = SPC_TRY(HelperProgram::start(
+      own_program("fuse"), {std::to_string(layer.offset)},
+      {server.device.get(), layer.file.get(), theirs.get()}, HelperProgram::Environment::empty));
+  server.socket = std::move(ours);
+  return server;
+}
+
+/// Mounts the layer at `name` in the current directory.
+Result<HelperProgram> mount_layer(LayerServer server, const std::string& name) {
   FuseStatus status;
-  SPC_TRY_DURING("serve a layer", receive_struct(ours.get(), status));
+  SPC_TRY_DURING("serve a layer", receive_struct(server.socket.get(), status));
   if (status.error.is_set()) return status.error.error();
 
-  auto mount = SPC_TRY_DURING("serve a layer", new_fuse(device.get(), ::geteuid(), ::getegid(), 0));
+  auto mount =
+      SPC_TRY_DURING("serve a layer", new_fuse(server.device.get(), ::geteuid(), ::getegid(), 0));
   SPC_TRY(attach_at(name, std::move(mount)));
-  SPC_TRY_DURING("serve a layer", send_struct(ours.get(), FuseOrder::begin));
-  return server;
+  SPC_TRY_DURING("serve a layer", send_struct(server.socket.get(), FuseOrder::begin));
+  return std::move(server.program);
 }
 
 /// Mounts a directory of the user's at `name` in the current directory.
@@ -164,7 +177,8 @@ Result<bool> mount_overlay(std::size_t layers, const WritableLayer& writable) {
 Result<void> add_data(MountedImage& image, UniqueFd file) {
   const SquashfsFile data{.file = std::move(file)};
   const std::string place = image.place + "/data" + std::to_string(image.data);
-  image.servers.push_back(SPC_TRY(mount_layer(data, place)));
+  auto server = SPC_TRY(start_server(data));
+  image.servers.push_back(SPC_TRY(mount_layer(std::move(server), place)));
   ++image.data;
   return {};
 }
@@ -183,10 +197,14 @@ Result<MountedImage> mount_image(ImageFiles files, const std::string& place,
   const auto workspace = SPC_TRY(make_workspace(place, writable));
   // Use names relative to the workspace, so that mount options contain no path of the user.
   if (::fchdir(workspace.get()) != 0) return Error::from_errno(errno, "enter the workspace");
-  for (std::size_t i = 0; i < files.layers.size(); ++i) {
-    image.servers.push_back(SPC_TRY(mount_layer(files.layers[i], std::to_string(i))));
-    files.layers[i].file.reset();
+  // The servers begin side by side.
+  std::vector<LayerServer> servers;
+  for (SquashfsFile& layer : files.layers) {
+    servers.push_back(SPC_TRY(start_server(layer)));
+    layer.file.reset();
   }
+  for (std::size_t i = 0; i < servers.size(); ++i)
+    image.servers.push_back(SPC_TRY(mount_layer(std::move(servers[i]), std::to_string(i))));
   if (files.directory) SPC_TRY(mount_directory(files.directory.get(), "0"));
   std::size_t count = files.directory ? 1 : files.layers.size();
   for (const UniqueFd& changes : files.changes)
