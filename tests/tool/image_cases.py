@@ -190,7 +190,7 @@ def pull_by_fakes(name, **scripts):
     os.makedirs(programs)
     os.chown(programs, machine.UID, machine.UID)
     helpers = "/usr/libexec/spank-container/"
-    for program in ["/usr/bin/scontainer"] + [helpers + one for one in ("import", "user-source", "layer-writer", "layer-verifier")]:
+    for program in ["/usr/bin/scontainer"] + [helpers + one for one in ("scontainer-images", "import", "user-source", "layer-writer", "layer-verifier")]:
         shutil.copy(program, programs)
     for helper, script in scripts.items():
         program = os.path.join(programs, helper.replace("_", "-"))
