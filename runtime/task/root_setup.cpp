@@ -298,8 +298,7 @@ Result<void> rewrite(const std::string& path, const Edit& edit, mode_t mode = 06
     const int err = errno == EEXIST && kept != 0 ? kept : errno;
     return Error::from_errno(err, "write " + in_quotes(path) + " in the container");
   }
-  SPC_TRY_DURING("write " + in_quotes(path) + " in the container",
-                 write_all(file.get(), edited));
+  SPC_TRY_DURING("write " + in_quotes(path) + " in the container", write_all(file.get(), edited));
   return {};
 }
 
@@ -318,8 +317,8 @@ Result<void> make_link(const Link& link) {
 /// Returns whether the error is the image's: of its owners, links and kinds of files. Others, such
 /// as a full file system, are not.
 bool is_of_image(int err) {
-  constexpr int kOfImage[] = {EACCES, EPERM,  EROFS, ENOENT, ENOTDIR, ELOOP,
-                              EEXIST, EISDIR, EXDEV, ENXIO,  EINVAL,  ENAMETOOLONG};
+  constexpr int kOfImage[] = {EACCES, EPERM, EROFS, ENOENT, ENOTDIR,      ELOOP,    EEXIST,
+                              EISDIR, EXDEV, ENXIO, EINVAL, ENAMETOOLONG, EOVERFLOW};
   return std::ranges::find(kOfImage, err) != std::end(kOfImage);
 }
 
@@ -337,7 +336,7 @@ class Conveniences {
   }
   /// Adds a warning. Those of directories of other users are one.
   void left_out(const char* what, const Error& error, const std::string& path) {
-    if (error.sys_errno() == EACCES) {
+    if (error.sys_errno() == EACCES || error.sys_errno() == EOVERFLOW) {
       if (of_others_.find(path) == std::string::npos)
         of_others_ += (of_others_.empty() ? "" : ", ") + path;
       return;
@@ -348,8 +347,9 @@ class Conveniences {
   /// Returns the warnings.
   [[nodiscard]] std::vector<std::string> warnings() && {
     if (!of_others_.empty()) {
-      warnings_.push_back("the image belongs to another user: left as they are in the image: " +
-                          printable(of_others_));
+      warnings_.push_back(
+          "the image belongs to another user or group: left as they are in the image: " +
+          printable(of_others_));
     }
     return std::move(warnings_);
   }

@@ -124,6 +124,18 @@ def test_directory_is_run_but_not_imported():
     user("import", "./no-such-file", "localhost/x:1").fails(1, "no-such-file")
 
 
+def test_directory_of_a_group_without_its_id_here_runs():
+    """As in a project's directory with the set-group-ID bit: a user namespace has the caller's own group only."""
+    tree = path("tree-of-group")
+    for name in ("etc", "home", "usr", "lib", "lib64", "tmp"):
+        os.makedirs(os.path.join(tree, name), exist_ok=True)
+    for directory, _, _ in os.walk(tree):
+        os.chown(directory, machine.UID, 0)
+    done = user("run", "-q", "--mounts=/usr:/usr:ro,/lib:/lib,/lib64:/lib64", "./tree-of-group", "/usr/bin/touch", "/tmp/made").succeeds()
+    said = [line for line in done.err.splitlines() if line.startswith("warning: ")]
+    assert len(said) == 1 and said[0].startswith("warning: the image belongs to another user or group: "), done.err
+
+
 def sif_parts(file):
     """Returns the entries of a SIF file by the format's own description: name, type, offset, size and partition data."""
     with open(file, "rb") as opened:

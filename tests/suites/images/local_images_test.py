@@ -216,7 +216,7 @@ def directory_of_another_owner_is_an_image(cluster):
         os.system(f"cp -a '{local_files.tree(cluster)}' '{here}' && rmdir '{here}/home' '{here}/mnt'; rm -f '{here}/etc/resolv.conf'")
     done = cluster.bash("cat /data/one; id -u; touch /made && echo made; touch /etc/x || echo not mine", *ON, image=there)
     equal(done.good().splitlines(), ["one", "2001", "made", "not mine"], "what it is")
-    said = [line for line in done.messages() if line.startswith("warning: the image belongs to another user: ")]
+    said = [line for line in done.messages() if line.startswith("warning: the image belongs to another user or group: ")]
     expect(len(said) == 1 and "/etc/passwd, /etc/group" in said[0], "what is left out was not said once", done)
     reason = 'make directory "/usr/new" in the container: permission denied (hint: the directory above it belongs to another user in the image'
     done = cluster.srun(*ON, "--container-mounts=/home/alice:/usr/new/there", "true", image=there)
