@@ -51,6 +51,31 @@ def ratios(comparison, path):
     return save(figure, path, comparison.title)
 
 
+def tables(comparison, path):
+    """Plots a panel for each of the tables' values: medians and quartiles, bare and in a
+    container."""
+    panels = [(title, value, {row: comparison.pairs[names[column]] for row, names in rows.items()})
+              for title, ((_, *values), rows) in comparison.tables.items() for column, value in enumerate(values)]
+    drawn = canvas(2, (len(panels) + 1) // 2)
+    if drawn is None:
+        return None
+    figure, axes = drawn
+    for axis, (title, value, pairs) in zip(axes, panels):
+        for label, color, sides in ((comparison.labels[0], "0.5", [pair.reference for pair in pairs.values()]),
+                                    (comparison.labels[1], "tab:blue", [pair.ours for pair in pairs.values()])):
+            axis.plot(range(len(pairs)), [statistics.median(side) for side in sides], marker="o", color=color, label=label)
+            quarters = [quartiles(side) for side in sides]
+            axis.fill_between(range(len(pairs)), [q[0] for q in quarters], [q[1] for q in quarters], alpha=0.2, color=color)
+        axis.set_xticks(range(len(pairs)), list(pairs))
+        axis.set_yscale("log" if value in ("us", "MB/s") and len(pairs) == 4 else "linear")
+        axis.set_ylabel(value)
+        axis.set_title(title, fontsize=8)
+        axis.legend(fontsize=7)
+    for axis in axes[len(panels):]:
+        axis.set_visible(False)
+    return save(figure, path, comparison.title)
+
+
 def phases(kinds, path):
     """Plots a bar for each kind of step, stacked from the medians of its phases."""
     drawn = canvas(1)
