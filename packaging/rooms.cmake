@@ -53,10 +53,11 @@ function(spc_static_library variable name)
   endif()
 endfunction()
 
-# spc_program(NAME [STATIC] SOURCES... LIBS...): a helper of its own process. Mode 0711: a program that users
+# spc_program(NAME [STATIC] [READABLE] SOURCES... LIBS...): a helper of its own process. Mode 0711: a program that users
 # cannot read cannot be traced, or robbed of its descriptors, by other processes of its user between execve and its first line.
+# READABLE, mode 0755: it makes user namespaces, for which a process must be allowed to write its own files in /proc.
 function(spc_program name)
-  cmake_parse_arguments(PROGRAM "STATIC" "" "SOURCES;LIBS" ${ARGN})
+  cmake_parse_arguments(PROGRAM "STATIC;READABLE" "" "SOURCES;LIBS" ${ARGN})
   add_executable(${name} ${PROGRAM_SOURCES})
   target_link_libraries(${name} PRIVATE spc_flags ${PROGRAM_LIBS})
   set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${SPC_PROGRAM_DIR})
@@ -64,8 +65,12 @@ function(spc_program name)
   if(PROGRAM_STATIC AND NOT SPC_SANITIZE)
     target_link_options(${name} PRIVATE -static)
   endif()
+  set(readable)
+  if(PROGRAM_READABLE)
+    set(readable GROUP_READ WORLD_READ)
+  endif()
   install(TARGETS ${name} DESTINATION ${SPC_LIBEXECDIR}
-          PERMISSIONS OWNER_READ OWNER_WRITE OWNER_EXECUTE GROUP_EXECUTE WORLD_EXECUTE)
+          PERMISSIONS OWNER_READ OWNER_WRITE OWNER_EXECUTE GROUP_EXECUTE WORLD_EXECUTE ${readable})
   spc_debug_file(${name})
 endfunction()
 
