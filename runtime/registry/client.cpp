@@ -430,6 +430,7 @@ void Fetch::request(const std::string& url) {
     used_secret_ = endpoint().authorized_by_user;
   }
   http.range_from = ranges_work_ ? received_ : 0;
+  http.range_end = ranges_work_ ? request_.end_at : 0;
   const std::string& own_ca = keys_of(session_.config, at_home ? "" : url).ca;
   http.ca = own_ca.empty() ? endpoint().ca : own_ca;
   http.is_peer = endpoint().is_peer;
@@ -458,6 +459,11 @@ HttpHandler::Take Fetch::wanted_body(const HttpHead& head, std::span<const std::
         (received_ == 0 || !is_range_from(head.header("content-range"), received_))) {
       ranges_work_ = false;
       stopped_ = Error(ErrorKind::unavailable, "sent a different range than requested");
+      return Take::stop;
+    }
+    if (head.status == 200 && request_.end_at > 0) {
+      give_up_ = true;
+      stopped_ = Error(ErrorKind::refused, "does not support ranges");
       return Take::stop;
     }
     skip_ = head.status == 200 ? received_ : 0;

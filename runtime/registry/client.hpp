@@ -161,6 +161,9 @@ struct FetchRequest {
   /// no retries: a broken connection or a server failure is ErrorKind::unavailable
   bool once = false;
   std::uint64_t begin_at = 0;  ///< offset of the first byte to fetch; the sink has those before it
+  /// > 0: only the bytes from begin_at (> 0) up to this offset; without ranges it is an error.
+  /// exact_size is the same offset.
+  std::uint64_t end_at = 0;
 };
 
 /// One fetch from a registry or its mirrors. It handles

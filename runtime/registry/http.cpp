@@ -489,6 +489,15 @@ Result<std::unique_ptr<HttpClient>> HttpClient::create(HttpSettings settings) {
   return std::unique_ptr<HttpClient>(new HttpClient(std::move(impl)));
 }
 
+namespace {
+
+std::string range_header(const HttpRequest& request) {
+  const std::string last = request.range_end > 0 ? std::to_string(request.range_end - 1) : "";
+  return formatted("Range: bytes={}-{}", request.range_from, last);
+}
+
+}  // namespace
+
 Result<void> HttpClient::start(const HttpRequest& request, HttpHandler& handler) {
   const bool is_https = request.url.starts_with("https:");
   const HttpProxies& proxies = impl_->settings.proxies;
@@ -559,7 +568,7 @@ Result<void> HttpClient::start(const HttpRequest& request, HttpHandler& handler)
   if (request.upload) ok = ok && self->send(request);
   if (!request.accept.empty()) add("Accept: " + request.accept);
   if (!request.authorization.empty()) add("Authorization: " + request.authorization);
-  if (request.range_from > 0) add(formatted("Range: bytes={}-", request.range_from));
+  if (request.range_from > 0) add(range_header(request));
   if (self->headers != nullptr) set(CURLOPT_HTTPHEADER, self->headers);
   const CURLMcode added = ok ? curl_multi_add_handle(impl_->multi, handle) : CURLM_OK;
   if (ok && added == CURLM_OK) return {};

@@ -74,6 +74,7 @@ struct HttpRequest {
   std::optional<HttpUpload> upload;
   std::optional<std::string> form;  ///< POST this, application/x-www-form-urlencoded
   std::uint64_t range_from = 0;     ///< > 0: request the bytes from here to the end
+  std::uint64_t range_end = 0;      ///< > 0: request the bytes up to this one, without it
   std::string ca;                   ///< CA certificates trusted in addition to the system's
   bool is_peer = false;  ///< another node: no proxy, a short connect time-out, no stall time-out
   bool allow_loopback = true;       ///< false: a redirect must not lead to this node's own services

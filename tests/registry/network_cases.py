@@ -1,13 +1,15 @@
-"""Mirrors, proxies and pinned digests: how the site routes a pull, and properties that routing must
-not change."""
+"""Mirrors, proxies, pinned digests and several connections: how a pull is routed, and properties that routing must not change."""
 
 import concurrent.futures
+import contextlib
+import functools
 import gzip
 import http.server
 import json
 import socket
 import socketserver
 import threading
+import time
 import urllib.request
 
 import oci
@@ -334,3 +336,120 @@ def test_too_long_header_is_not_reported_as_out_of_memory():
         return True
     registry.repository("boasting", small, boast)
     fails(pull("boasting"), "the response has a header that is too long")
+
+# --- several connections ---
+
+PIECE = 128 << 10
+
+
+@functools.cache
+def large():
+    return big_image(64)
+
+
+class Link:
+    """Serves the layer at a rate, of each connection or of all together, and counts."""
+
+    def __init__(self, image, each=None, together=None, answers=None):
+        self.image, self.each, self.together, self.answers = image, each, together, answers or (lambda handler, first: False)
+        self.lock, self.wire = threading.Lock(), threading.Lock()
+        self.at_once = self.most = 0
+        self.ranges = []
+
+    def __call__(self, handler, kind, name):
+        if kind != "blobs" or name != self.image.layers[0].digest:
+            return False
+        wanted = handler.headers.get("Range", "bytes=0-").removeprefix("bytes=").split("-")
+        blob = self.image.layers[0].blob
+        first, last = int(wanted[0]), int(wanted[1] or len(blob) - 1)
+        with self.lock:
+            self.at_once += 1
+            self.most = max(self.most, self.at_once)
+            if wanted[1]:
+                self.ranges.append(first)
+        try:
+            return bool(self.answers(handler, first if wanted[1] else None)) or self.serve(handler, blob, first, last)
+        finally:
+            with self.lock:
+                self.at_once -= 1
+
+    def serve(self, handler, blob, first, last):
+        handler.send_response(206 if first or last + 1 < len(blob) else 200)
+        handler.send_header("Content-Length", str(last + 1 - first))
+        if first or last + 1 < len(blob):
+            handler.send_header("Content-Range", f"bytes {first}-{last}/{len(blob)}")
+        handler.end_headers()
+        with contextlib.suppress(OSError):
+            for at in range(first, last + 1, PIECE):
+                with self.wire if self.together else contextlib.nullcontext():
+                    handler.wfile.write(blob[at:min(at + PIECE, last + 1)])
+                    time.sleep(PIECE / (self.together or self.each))
+            return True
+        handler.close_connection = True
+        return True
+
+
+def test_blob_is_fetched_by_several_connections_if_each_is_slow():
+    link = Link(large(), each=8e6)
+    registry.repository("ranges/each", large(), link)
+    result = succeeds(pull("ranges/each"), large())
+    assert 4 < link.most <= 11 and len(link.ranges) == len(set(link.ranges)) > 4, (link.most, link.ranges)
+    # one connection gets 8 MB/s: 8 s
+    assert result.seconds < 6, result.seconds
+
+
+def test_blob_stays_on_one_connection_if_the_link_is_full():
+    link = Link(large(), together=16e6)
+    registry.repository("ranges/together", large(), link)
+    succeeds(pull("ranges/together"), large())
+    assert link.most <= 5 and len(link.ranges) <= 4, (link.most, link.ranges)
+
+
+def test_server_without_ranges_gets_one_request_for_the_rest():
+    link = Link(large(), each=16e6)
+    def ignores(handler, first):
+        return first is not None and link.serve(handler, large().layers[0].blob, 0, len(large().layers[0].blob) - 1)
+    link.answers = ignores
+    registry.repository("ranges/ignored", large(), link)
+    succeeds(pull("ranges/ignored"), large())
+    assert 1 <= len(link.ranges) <= 4, link.ranges
+
+
+def test_too_many_requests_end_the_ranges():
+    link = Link(large(), each=16e6, answers=lambda handler, first: first is not None and (handler.answer(429) or True))
+    registry.repository("ranges/many", large(), link)
+    result = succeeds(pull("ranges/many"), large())
+    assert 1 <= len(link.ranges) <= 8 and not any("retrying" in line for line in result.progress), (link.ranges, result)
+
+
+def test_broken_range_is_fetched_again():
+    broken = []
+
+    def breaks(handler, first):
+        if first is None or len(broken) == 2:
+            return False
+        broken.append(first)
+        blob = large().layers[0].blob
+        handler.send_response(206)
+        last = int(handler.headers["Range"].split("-")[1])
+        handler.send_header("Content-Length", str(last + 1 - first))
+        handler.send_header("Content-Range", f"bytes {first}-{last}/{len(blob)}")
+        handler.end_headers()
+        handler.wfile.write(blob[first:first + 1_000_000])
+        handler.close_connection = True
+        return True
+    link = Link(large(), each=8e6, answers=breaks)
+    registry.repository("ranges/broken", large(), link)
+    succeeds(pull("ranges/broken"), large())
+    assert len(broken) == 2 and all(first + 1_000_000 in link.ranges for first in broken), (broken, link.ranges)
+
+
+def test_wrong_bytes_of_a_range_are_a_wrong_digest():
+    def lies(handler, first):
+        if first is None:
+            return False
+        last = int(handler.headers["Range"].split("-")[1])
+        handler.answer(206, bytes(last + 1 - first), extra={"Content-Range": f"bytes {first}-{last}/{len(large().layers[0].blob)}"})
+        return True
+    registry.repository("ranges/wrong", large(), Link(large(), each=8e6, answers=lies))
+    fails(pull("ranges/wrong"), "has digest", "the registry or a proxy changed it")

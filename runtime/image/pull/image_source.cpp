@@ -645,12 +645,13 @@ std::unique_ptr<BlobStream> Repository::open_layer(const Descriptor& layer, Fetc
 std::unique_ptr<BlobStream> Repository::open_elsewhere(const Descriptor& layer, FetchSink& sink,
                                                        std::uint64_t from) {
   const auto fetch = [this, layer, from](FetchSink& to) -> std::unique_ptr<BlobStream> {
-    return std::make_unique<Fetch>(session_,
-                                   FetchRequest{.path = "blobs/" + layer.digest.str(),
-                                                .what = "layer " + in_quotes(layer.digest.str()),
-                                                .exact_size = layer.size,
-                                                .begin_at = shared_ == nullptr ? from : 0},
-                                   to);
+    FetchRequest request{.path = "blobs/" + layer.digest.str(),
+                         .what = "layer " + in_quotes(layer.digest.str()),
+                         .exact_size = layer.size,
+                         .begin_at = shared_ == nullptr ? from : 0};
+    if (layer.size >= kLeastRangedBlob)
+      return open_in_ranges(session_, std::move(request), to, ranges_);
+    return std::make_unique<Fetch>(session_, std::move(request), to);
   };
   if (shared_ == nullptr) return fetch(sink);
   return std::make_unique<SharedBlob>(

@@ -1,6 +1,8 @@
 #pragma once
 
+#include <cstddef>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -80,6 +82,22 @@ class LocalSource final : public ImageSource {
 
   UserSourceLink& link_;
 };
+
+// --- ranged blob ---
+
+/// State that the large blobs of one repository share.
+struct RangeUse {
+  std::optional<bool> helps;  ///< several connections are faster than one; empty: not known
+  std::size_t in_flight = 0;  ///< chunks that are fetched or in memory
+};
+
+/// Blobs of this many bytes are worth several connections.
+inline constexpr std::uint64_t kLeastRangedBlob = 32 << 20;
+
+/// Returns a stream of a large blob over as many connections as make it faster (ranged_blob.cpp).
+/// `request` has the blob's exact size. `session` and `use` are borrowed.
+std::unique_ptr<BlobStream> open_in_ranges(RegistrySession& session, FetchRequest request,
+                                           FetchSink& sink, RangeUse& use);
 
 // --- repository ---
 
@@ -183,6 +201,7 @@ class Repository final : public ImageSource {
   const SharedStore* shared_ = nullptr;
   Peers* peers_ = nullptr;
   std::optional<Lease> lease_;  ///< lease of the document being fetched
+  RangeUse ranges_;
   RegistrySession session_;
 };
 

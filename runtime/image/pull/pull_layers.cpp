@@ -567,7 +567,7 @@ class Pulling {
   std::list<Underway> underway_;
   std::vector<std::optional<HeldLayer>> held_;
   std::map<std::size_t, LayerWait> waited_;  // by place
-  std::size_t elsewhere_ = 0;             // layers that other processes convert
+  std::size_t elsewhere_ = 0;                // layers that other processes convert
   bool beat_ = false;
   Clock::time_point next_beat_{};
 };
