@@ -73,6 +73,13 @@ def test_unchanged_recipe_starts_no_container():
     assert after.out != stamp, (fresh, first, changed, after)
 
 
+def test_step_sees_and_keeps_files_of_root_home():
+    write("roothome/given", "given\n")
+    recipe = f"FROM {base()}\nCOPY given /root/given\nRUN cat /root/given >/root/made && chmod 755 /root\n"
+    build(recipe, "-t", "roothome:1", context="roothome").succeeds()
+    assert user("run", "-q", "roothome:1", "cat", "/root/made").succeeds().out == "given\n"
+
+
 def test_stages_give_files_to_the_last():
     done = build(f"""ARG BASE={base()}
 FROM $BASE AS build

@@ -148,7 +148,10 @@ Result<MadeContainer> make_user_container(const MountedImage& image, const Launc
     edits = SPC_TRY(prepare_edits(hooks, so_far));
     return {};
   };
-  const std::string home = mounts_home || request.contain ? outside.home : "";
+  // With both --contain and --no-mount-home, the image's own directory stays: a RUN writes to
+  // /root.
+  const bool covers_home = request.contain && request.mount_home.value_or(true);
+  const std::string home = mounts_home || covers_home ? outside.home : "";
   ContainerSpec spec;
   RootSetup& root = spec.root;
   root = SPC_TRY(gather(request, home, environment, log, ContainerState::is_new, prepare));
