@@ -13,6 +13,7 @@ from site_files import rules
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 EXAMPLE = os.path.join(HERE, "../../../packaging/examples/job_submit.lua")
+MANUAL = os.path.join(HERE, "../../../packaging/man/spank-container-operation.7")
 SITE = """check_at_submit = true
 [nodes]
 arch = "amd64"
@@ -185,3 +186,51 @@ def accounting_has_image_and_digest(cluster):
             equal(comment_of(cluster, job), f"container={name} digest={digests[0]}", "of a batch job")
             cluster.run("srun", image, "/probe").good()
             equal(comment_of(cluster, int(job) + 1), f"container={name} digest={digests[0]}", "of srun's job")
+
+
+@contextlib.contextmanager
+def accounting(cluster):
+    """Runs slurmdbd with an empty database."""
+    cluster.program("accounting", "on").good()
+    try:
+        yield
+    finally:
+        cluster.program("accounting", "off").good()
+
+
+def sacct_line():
+    """Returns the command of the manual that prints images of jobs."""
+    lines = [line for line in open(MANUAL).read().replace("\\-", "-").splitlines() if line.startswith("$ sacct ")]
+    expect(len(lines) == 2, f"the manual has other lines of sacct: {lines}")
+    return [line.split()[1:] for line in lines]
+
+
+@test
+def sacct_shows_images_of_jobs_arrays_components_and_steps(cluster):
+    """The manual's commands, unchanged."""
+    image, digests = publish(cluster, "sacct")
+    other, others = publish(cluster, "sacct2")
+    names = [text.split("=")[1] for text in (image, other)]
+    job_line, step_line = sacct_line()
+    text = f"container={names[0]} digest={digests[0]}"
+    second = f"container={names[1]} digest={others[0]}"
+    with accounting(cluster), job_submit(cluster), rules(cluster, "check_at_submit = true\n"):
+        plain = cluster.submit("#!/bin/sh\n")
+        array = cluster.submit("#!/bin/sh\n", image, "--array=0-2")
+        mixed = cluster.submit(f"#!/bin/sh\n#SBATCH {image}\n#SBATCH hetjob\n")
+        steps = cluster.submit(f"#!/bin/sh\nsrun {image} /probe\nsrun {other} /probe\n")
+        cluster.run("srun", image, "/probe", ":", other, "/probe").good()
+        for job in (plain, array, mixed, steps):
+            await_true(lambda: not cluster.inquirer.ask(f"squeue -h -j {job}"), 30, f"job {job} does not end")
+
+        def rows(line):
+            shown = cluster.run(*line, "-n", "-P").good()
+            return [row.split("|", 1) for row in shown.splitlines()]
+
+        wanted = {str(plain): "", **{f"{array}_{task}": text for task in range(3)}, f"{mixed}+0": text, f"{mixed}+1": text, str(steps): "",
+                  f"{steps + 1}+0": text, f"{steps + 1}+1": second}
+        await_true(lambda: wanted.keys() <= dict(rows(job_line)).keys(), 60, f"slurmdbd lacks jobs: {rows(job_line)}")
+        found = dict(rows(job_line))
+        equal({job: found[job] for job in wanted}, wanted, "images of jobs")
+        found = dict(rows(step_line))
+        equal([found[f"{steps}.{number}"] for number in (0, 1)], [f"srun {image} /probe", f"srun {other} /probe"], "lines of steps")
