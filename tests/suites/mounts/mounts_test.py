@@ -190,7 +190,7 @@ def contained_hides_all_of_the_user(cluster):
     open(os.path.join(cluster.home, "alice/secret"), "w").write("x")
     script = "ls -A ~ /tmp; stat -c '%U %m' ~; echo x >~/file; cat ~/file; ls /mnt | wc -l"
     cluster.bash(script, "--container-contain", "--container-mounts=/etc/apt:/mnt", env=["SCONTAINER_MOUNT_HOME=0"]).good(
-        "/home/alice:\n\n/tmp:\nalice /home/alice\nx\n" + str(len(os.listdir("/etc/apt"))))
+        "/home/alice:\n\n/tmp:\nalice /home/alice\nx\n" + str(len(os.listdir(os.path.join(cluster.etc, "apt")))))
     expect(not os.path.exists(os.path.join(cluster.home, "alice/file")), "it was written to the real home")
 
 

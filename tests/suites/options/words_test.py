@@ -3,7 +3,7 @@ form."""
 import os
 
 import mpi_test
-from harness import equal, expect, same_as_golden, test
+from harness import Skipped, equal, expect, same_as_golden, test
 from images import Image, with_probe
 
 BASE = "registry:5000/suites/base:1"
@@ -189,6 +189,8 @@ def full_target_is_named(cluster):
 
 @test
 def image_missing_in_podman_is_reported(cluster):
+    if cluster.run("sh", "-c", "command -v podman skopeo").rc != 0:
+        raise Skipped("the nodes have neither podman nor skopeo")
     done = cluster.run("srun", "--container-image=podman://no-such-image", "true")
     done.err = "".join(line for line in done.err.splitlines(True) if "writes out" not in line)
     says("an_image_that_podman_has_not", done)
