@@ -1,5 +1,5 @@
-# Files of the cluster's machines in /etc and /home. Uses the variables `cluster` sets: state, stage, root, gpus, nodes,
-# configless, munge, slurm_lines, slurm_files, plugstack_lines.
+# Files of the cluster's machines in /etc and /home. Uses the variables `cluster` sets: state, stage, root, gpus, pretended,
+# nodes, configless, munge, slurm_lines, slurm_files, plugstack_lines.
 
 readonly network=10.77.0
 
@@ -78,7 +78,7 @@ write_slurm_key() {
     cp -p "$1/slurm.key" "$2/"
 }
 
-# 64 pretended processors, so that tests can run many tasks: hence neither ConstrainCores nor task/affinity, which want real
+# 64 pretended processors by default, so that tests can run many tasks: hence neither ConstrainCores nor task/affinity, which want real
 # ones. 1 TiB of pretended memory, so that 64 jobs fit on a node and yet `srun --mem` makes a limit.
 write_slurm_conf() {
     local lines line
@@ -121,7 +121,7 @@ MessageTimeout=$(message_timeout)
 UnkillableStepTimeout=$(unkillable_step_timeout)
 MaxStepCount=100000
 GresTypes=gpu
-NodeName=node[01-0$nodes] CPUs=64 RealMemory=1048576$( ((gpus == 0)) || echo " Gres=gpu:fake:$gpus") State=UNKNOWN
+NodeName=node[01-0$nodes] CPUs=$pretended RealMemory=1048576$( ((gpus == 0)) || echo " Gres=gpu:fake:$gpus") State=UNKNOWN
 PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE State=UP
 END
 }
