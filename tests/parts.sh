@@ -81,6 +81,7 @@ part_suites() {
 
 # It leaves what runs beside it the processor.
 part_pytorch() { renice -n 5 "$BASHPID" >/dev/null && tests/pytorch/run "$@" "${chosen[@]}"; }
+part_tutorials() { renice -n 5 "$BASHPID" >/dev/null && tests/tutorials/run "$@" "${chosen[@]}"; }
 part_slurm() { tests/slurm-versions/run --plain "$@" 24.11 "${chosen[@]/#/24.11.plain.}"; }
 part_packages() { tests/packages/run "$@" "${chosen[@]}"; }
 part_distributions() { tests/distributions/run "$@" "${chosen[@]}"; }

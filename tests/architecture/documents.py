@@ -44,6 +44,30 @@ def path_problems(document):
             yield f"{relative(document)}:{number}: there is no {name}"
 
 
+# --- tutorials ---
+
+TUTORIALS_PAGE = ROOT / "packaging/migration/tutorials.md"
+COMMANDS_OF_TUTORIALS = 74
+
+
+def tutorial_problems():
+    """The page numbers all commands, and each test that it names types commands of that tutorial."""
+    tutorial, rows = "", 0
+    tests = {path.stem: re.findall(r"(?m)^== (\w+)$", path.read_text()) for path in (ROOT / "tests/tutorials").glob("*.txt")}
+    for number, line in enumerate(TUTORIALS_PAGE.read_text().splitlines(), 1):
+        if found := re.match(r"Tests: `tutorials\.(\w+)\.\*`", line):
+            tutorial = found[1]
+        if row := re.match(r"\| (\d+) \|.*\|([^|]*)\|$", line):
+            rows += 1
+            if int(row[1]) != rows:
+                yield f"{relative(TUTORIALS_PAGE)}:{number}: row {row[1]} instead of {rows}"
+            for name in re.findall(r"\b[a-z]+(?:_[a-z0-9]+){2,}\b", row[2]):
+                if name not in tests.get(tutorial, []):
+                    yield f"{relative(TUTORIALS_PAGE)}:{number}: there is no test tutorials.{tutorial}.{name}"
+    if rows != COMMANDS_OF_TUTORIALS:
+        yield f"{relative(TUTORIALS_PAGE)} has {rows} rows instead of {COMMANDS_OF_TUTORIALS}"
+
+
 # --- thoughts ---
 
 # The most files that a reader has to open for one thought (runtime/ARCHITECTURE.md, "Where to read one thought").
@@ -280,6 +304,7 @@ def check(report, stage):
     report.check("five thoughts are in few files each", thought_problems())
     for document in DOCUMENTS:
         report.check(f"every path that {document} names exists", path_problems(ROOT / document))
+    report.check("every test that packaging/migration/tutorials.md names exists", tutorial_problems())
     report.check("the manual page has the options of the option table, with arguments and twins", option_problems())
     report.check("the manual page has the table of classes of variables", variable_class_problems())
     report.check("no document names an option or a twin that does not exist", mentioned_option_problems())

@@ -24,7 +24,7 @@ def names():
     for part in ("unit", "privileged"):
         for path in (TESTS / part).glob("**/*.cpp"):
             yield from ((part, name) for name in re.findall(r'TEST_CASE\(\s*"([^"]*)"', path.read_text()))
-    for runner in ("suites/run", "guests/run", "registry/run", "tool/run", "layers/run"):
+    for runner in ("suites/run", "guests/run", "registry/run", "tool/run", "layers/run", "tutorials/run"):
         for name in listed(runner):
             yield runner.split("/")[0], name.split(".")[-1]
     for part, files in SHELL.items():
