@@ -229,7 +229,7 @@ inline constexpr char kExportHelp[] =
     "scontainer run and enroot;\n"
     "with the prefix oci-archive: or the ending .tar an OCI archive with one layer, for skopeo, "
     "podman and docker; with the ending .sif\n"
-    "a SIF for Apptainer. FILE appears when it is complete.\n\n"
+    "a SIF for Apptainer; with / at its end a new directory. FILE appears when it is complete.\n\n"
     "examples:\n"
     "  scontainer export debian:12 debian.sqsh\n"
     "  scontainer export debian:12 debian.sif\n"

@@ -80,6 +80,17 @@ def test_step_sees_and_keeps_files_of_root_home():
     assert user("run", "-q", "roothome:1", "cat", "/root/made").succeeds().out == "given\n"
 
 
+def test_directory_of_image_runs_and_becomes_a_file():
+    recipe = f"FROM {base()}\nENV WHERE=box\nRUN echo made >/root/made && chmod 750 /root\n"
+    build(recipe, "-t", "box:1", "-o", "box/", context="box-recipe").succeeds()
+    inside = os.path.join(home, "box")
+    assert os.readlink(f"{inside}/workspace/absolute-link") == "/etc/os-release" and os.path.exists(f"{inside}/.singularity.d")
+    assert user("run", "-q", "./box", "sh", "-c", "cat /root/made; echo $WHERE").succeeds().out == "made\nbox\n"
+    user("export", "./box", "box.sif").succeeds()
+    assert user("run", "-q", "./box.sif", "sh", "-c", "cat /root/made; echo $WHERE").succeeds().out == "made\nbox\n"
+    user("export", "box:1", "box/").fails(1, 'create directory "box": file exists')
+
+
 def test_stages_give_files_to_the_last():
     done = build(f"""ARG BASE={base()}
 FROM $BASE AS build

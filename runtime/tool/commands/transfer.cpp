@@ -27,6 +27,7 @@
 #include "reference/reference.hpp"
 #include "registry/client.hpp"
 #include "registry/credentials.hpp"
+#include "tool/build/build_step.hpp"
 #include "tool/command.hpp"
 #include "tool/containers/job_step.hpp"
 #include "tool/images/import_run.hpp"
@@ -264,6 +265,39 @@ Result<std::vector<AddedFile>> files_for(ImageForm form, const ArchiveSource& so
              : enroot_files(source.opened.settings, source.config);
 }
 
+/// Mounts the image to be exported, as the user in a new user namespace.
+Result<MountedImage> mount_exported(const Arguments& arguments, const Places& places,
+                                    OpenedImage& opened) {
+  SPC_TRY(make_directories(places.workspace()));
+  WritableLayer shown{.wanted = false};
+  if (arguments.has("changes"))
+    shown.directory = SPC_TRY(absolute_path(arguments.value("changes")));
+  SPC_TRY_DURING("mount the image", enter_user_namespace(RootMap::self));
+  return SPC_TRY_DURING("mount the image",
+                        mount_image(std::move(opened.files), places.workspace(), shown));
+}
+
+/// Writes the mounted image as a new directory, with its settings as in a SIF file.
+Result<void> write_directory(int root, const ArchiveSource& source, std::string path) {
+  while (path.size() > 1 && path.ends_with('/')) path.pop_back();
+  const auto added = SPC_TRY(files_for(ImageForm::sif, source, root));
+  if (::mkdir(path.c_str(), 0755) != 0) {
+    return Error::from_errno(errno, "create directory " + in_quotes(path))
+        .hint("name a directory that does not exist, below one that does");
+  }
+  const UniqueFd directory(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (!directory) return Error::from_errno(errno, "open directory " + in_quotes(path));
+  BuildCopy all;
+  all.sources = {"."};
+  all.target = "/";
+  const FoundFiles files = SPC_TRY(find_sources(root, all, nullptr));
+  SPC_TRY(copy_files(root, files, all, nullptr, directory.get()));
+  for (const AddedFile& file : added) {
+    SPC_TRY(write_file_in(directory.get(), "/" + file.path, file.text, file.mode & 07777));
+  }
+  return {};
+}
+
 }  // namespace
 
 Result<int> run_export(const Arguments& arguments) {
@@ -278,18 +312,16 @@ Result<int> run_export(const Arguments& arguments) {
   const auto config = SPC_TRY(read_config(places.config));
   auto source = SPC_TRY(open_archive_source(places, config, name));
   OpenedImage& opened = source.opened;
+  const std::string step = "export " + in_quotes(without_secrets(name));
+  if (target.form == ImageForm::squashfs && target.path.ends_with('/')) {
+    const auto mounted = SPC_TRY(mount_exported(arguments, places, opened));
+    SPC_TRY_DURING(step, write_directory(mounted.root.get(), source, target.path));
+    return 0;
+  }
   const Replace replace = arguments.has("force") ? Replace::yes : Replace::no;
   auto file = SPC_TRY(NewFile::create(target.path, replace));
-  SPC_TRY(make_directories(places.workspace()));
-  WritableLayer shown{.wanted = false};
-  if (arguments.has("changes"))
-    shown.directory = SPC_TRY(absolute_path(arguments.value("changes")));
-
-  SPC_TRY_DURING("mount the image", enter_user_namespace(RootMap::self));
-  const auto mounted = SPC_TRY_DURING(
-      "mount the image", mount_image(std::move(opened.files), places.workspace(), shown));
+  const auto mounted = SPC_TRY(mount_exported(arguments, places, opened));
   const int root = mounted.root.get();
-  const std::string step = "export " + in_quotes(without_secrets(name));
   const auto write = [&]() -> Result<void> {
     if (target.form == ImageForm::oci_archive) {
       const std::string settings = SPC_TRY(settings_of(opened, root));
