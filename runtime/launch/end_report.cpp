@@ -15,6 +15,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <cstring>
 #include <ctime>
 
 #include "base/clock.hpp"
@@ -25,6 +26,7 @@
 #include "base/text.hpp"
 #include "launch/task/image_files.hpp"
 #include "protocol/save.hpp"
+#include "share/tracker.hpp"
 
 namespace spc {
 
@@ -224,8 +226,9 @@ int visit(const char* path, const struct stat* status, int type, struct FTW* at)
   return FTW_CONTINUE;
 }
 
-/// Returns a line about files that end with the container, or an empty text.
-std::string discarded_files(const EndFacts& facts, std::time_t begin) {
+/// Returns a line about files that end with the container, or an empty text. `is_short`: only their
+/// number and size, for the end of another line.
+std::string discarded_files(const EndFacts& facts, std::time_t begin, bool is_short) {
   constexpr std::uint64_t kMostTime = 200'000;  // microseconds
   if (!facts.has_own_layer || facts.discarded == 0 || usage_of("/").used < facts.discarded)
     return {};
@@ -245,6 +248,10 @@ std::string discarded_files(const EndFacts& facts, std::time_t begin) {
     ::nftw(path.c_str(), visit, 16, FTW_PHYS | FTW_ACTIONRETVAL);
   }
   if (walk.bytes < facts.discarded) return {};
+  if (is_short)
+    return formatted(", and {} {} of {} end{} with the container", walk.files,
+                     walk.files == 1 ? "file" : "files", in_megabytes(walk.bytes),
+                     walk.files == 1 ? "s" : "");
   if (walk.first == walk.largest)
     return formatted(
         "{} file of {} ends with the container: {} (hint: --container-mounts=$PWD or "
@@ -254,6 +261,33 @@ std::string discarded_files(const EndFacts& facts, std::time_t begin) {
       "{} files of {} end with the container, among them {} and {} (hint: "
       "--container-mounts=$PWD or --container-mount-home, and write there)",
       walk.files, in_megabytes(walk.bytes), in_quotes(walk.largest), in_quotes(walk.first));
+}
+
+// --- many nodes ---
+
+/// Names a text for srun's tracker. Not a hash for security: it is compared within one step.
+Digest name_of_line(std::string_view line) {
+  Digest name;
+  std::uint64_t sum = 0xcbf29ce484222325;  // FNV-1a
+  for (const char byte : line) sum = (sum ^ static_cast<unsigned char>(byte)) * 0x100000001b3;
+  std::memcpy(name.bytes.data(), &sum, sizeof sum);
+  return name;
+}
+
+/// Returns whether this node prints the line: of the nodes that have it, the first that asks srun,
+/// as if the line were an image that they lack. Without srun it is the step's first node.
+bool is_ours_to_print(const EndFacts& facts, const std::string& line) {
+  if (facts.tracker.empty()) return facts.is_first_node;
+  ::setenv(kTrackerVariable, facts.tracker.c_str(), 1);
+  ::setenv("SLURM_LAUNCH_NODE_IPADDR", facts.srun.c_str(), 1);
+  ::setenv("SLURMD_NODENAME", facts.node.c_str(), 1);
+  TrackerClient srun;
+  TrackerRecord record{.kind = TrackerKind::join, .image = name_of_line(line)};
+  const auto answer = srun.ask(record);
+  if (!answer) return facts.is_first_node;
+  record.kind = TrackerKind::done;  // otherwise srun counts a node that failed
+  (void)srun.tell(record);
+  return answer->index == 0;
 }
 
 // --- process ---
@@ -300,14 +334,15 @@ void send_line(int stepd, const std::string& line, SaveMessageKind kind) {
   ::sigprocmask(SIG_UNBLOCK, &alarm, nullptr);
 
   // A task that has not entered has reported its error.
+  std::string line;
   if (facts.explains && end.failed > 0 && end.killed == 0 && entered > 0) {
-    std::string why = full_layer(facts);
-    if (why.empty()) why = missing_file(facts);
-    if (why.empty()) why = mpi_without_pmi(facts);
-    if (!why.empty()) send_line(stepd, facts.prefix + why, SaveMessageKind::progress);
+    line = full_layer(facts);
+    if (line.empty()) line = missing_file(facts);
+    if (line.empty()) line = mpi_without_pmi(facts);
+    if (!line.empty() && !is_ours_to_print(facts, line)) line.clear();
   }
-  if (const std::string lost = discarded_files(facts, begin); !lost.empty())
-    send_line(stepd, facts.prefix + lost, SaveMessageKind::progress);
+  line += discarded_files(facts, begin, !line.empty());
+  if (!line.empty()) send_line(stepd, facts.prefix + line, SaveMessageKind::progress);
   send_line(stepd, "", SaveMessageKind::done);
   ::_exit(0);  // the messages stay in the socket
 }

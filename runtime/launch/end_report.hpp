@@ -19,6 +19,11 @@ struct EndFacts {
   std::uint64_t discarded = 0;  ///< discarded_files in config.toml; 0: such files are not reported
   std::string prefix;           ///< of every line for the user
 
+  bool is_first_node = true;
+  std::string tracker;  ///< srun's address, if the step has several nodes (protocol/tracker.hpp)
+  std::string srun;     ///< IP address of srun's host
+  std::string node;     ///< name of this node
+
   UniqueFd host;                     ///< the host's root directory
   std::string host_directory;        ///< the tasks' work directory on the host
   std::string workdir;               ///< the tasks' work directory

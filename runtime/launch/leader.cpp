@@ -389,7 +389,10 @@ bool Leader::collect_end_facts() {
   end_.has_own_layer = spec.writable && !request_.name;
   end_.tmpfs_size = upper_size_;
   const std::string node = of_job("SLURM_NODEID");
-  if (!node.empty() && node != "0") return end_.explains && end_.has_own_layer;
+  end_.is_first_node = node.empty() || node == "0";
+  if (request_.nodes > 1) end_.tracker = request_.tracker;
+  end_.srun = of_job("SLURM_LAUNCH_NODE_IPADDR");
+  end_.node = of_job("SLURMD_NODENAME");
   const bool is_remapped = (spec.namespaces & own_user) != 0;
   char here[PATH_MAX];
   end_.host_directory = ::getcwd(here, sizeof here) != nullptr ? here : "/";
@@ -397,7 +400,8 @@ bool Leader::collect_end_facts() {
   end_.workdir = workdir_of(request_, spec.settings);
   end_.command = task_.asked.command;
   end_.batch_script = request_.batch_script;
-  end_.discarded = *request_.style == MessageStyle::own ? site.discarded_files : 0;
+  const bool tells_files = end_.is_first_node && *request_.style == MessageStyle::own;
+  end_.discarded = tells_files ? site.discarded_files : 0;
   end_.places = {end_.workdir, end_.host_directory, "/workspace",
                  is_remapped ? spec.user.as_root().home : spec.user.home};
   const auto is_pmi = [](const auto& variable) {

@@ -98,6 +98,24 @@ def failure_without_known_cause_adds_no_line(cluster):
 
 
 @test
+def failure_on_one_node_alone_is_explained(cluster):
+    fails = "[ $SLURM_NODEID != {} ] || cat train.py"
+    with run_directory(cluster):
+        for node in (0, 1):
+            done = cluster.run("sh", "-c", 'cd run && exec srun "$@"', "sh", "-N2", "-n4", IMAGE, "sh", "-c", fails.format(node))
+            equal(ours(done), [LACKS.format("train.py")], f"our lines if node {node} fails", done)
+        verbose = cluster.run("sh", "-c", 'cd run && exec srun "$@"', "sh", "-N2", "--container-verbose", IMAGE, "cat", "train.py")
+        expect(" came to " not in verbose.err and "step_pull" not in verbose.err, "the line counts as a pull", verbose)
+
+
+@test
+def cause_and_discarded_files_share_a_line(cluster):
+    with run_directory(cluster):
+        done = from_run(cluster, "sh", "-c", "head -c 3M /dev/zero >/workspace/model.pt; cat train.py")
+        equal(ours(done), [LACKS.format("train.py") + ", and 1 file of 3 MB ends with the container"], "our lines", done)
+
+
+@test
 def slurm_command_in_a_contained_script_names_the_option(cluster):
     script = f"#!/bin/bash\n#SBATCH {IMAGE}\n{{0}}\nsrun hostname\nsqueue\n"
     done = cluster.batch(script.format(""))
