@@ -791,7 +791,7 @@ constexpr ContainerOption kOptions[] = {
      "GPU", Kind::on, "no-container-gpu", turn_on<&LaunchRequest::gpu>,
      "inject the GPU driver and the GPUs of this machine"},
     {"no-container-gpu", nullptr, "[container] do not inject the GPU driver", nullptr, Kind::off,
-     "container-gpu", turn_off<&LaunchRequest::gpu>},
+     "container-gpu", turn_off<&LaunchRequest::gpu>, "do not inject the GPU driver"},
     {"container-mpi", "image|host",
      "[container] use the image's MPI, or replace it with the node's", "MPI", Kind::once, nullptr,
      [](LaunchRequest& request, Text value, ReadAt) {

@@ -40,7 +40,8 @@ Error contradiction(const std::string& a, const std::string& b) {
 struct RunOptions {
   LaunchRequest request;
   std::string image;
-  std::string changes;  ///< directory that keeps changes
+  std::string changes;    ///< directory that keeps changes
+  bool in_image = false;  ///< --writable of a directory changes it
   std::string name;
   RootMap map = RootMap::self;
   Detached* detached = nullptr;  ///< set if the container runs in the background
@@ -92,6 +93,7 @@ Result<RunOptions> parse_options(const Arguments& arguments) {
   options.request.command = arguments.rest;  // hooks may read it
   if (arguments.has("changes"))
     options.changes = SPC_TRY(absolute_path(arguments.value("changes")));
+  options.in_image = arguments.has("writable") && options.changes.empty();
   return options;
 }
 
@@ -235,7 +237,8 @@ struct UserRun {
     const WritableLayer writable{.wanted = true,
                                  .size = config.upper_size,
                                  .directory = options.changes,
-                                 .keep = *options.request.writable};
+                                 .keep = *options.request.writable,
+                                 .in_image = options.in_image};
     explained.from =
         image.files.layers.empty() ? ContainerSpec::From::directory : ContainerSpec::From::store;
     explained.layers = static_cast<std::uint32_t>(image.files.layers.size());

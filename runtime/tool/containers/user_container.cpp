@@ -118,6 +118,14 @@ UserIdentity identity_inside(RootMap map) {
   return map == RootMap::root ? user.as_root() : user;
 }
 
+/// A process that is root here already has another home in /etc/passwd.
+UserIdentity identity_outside(RootMap map, const std::map<std::string, std::string>& environment) {
+  UserIdentity user = UserIdentity::of_job(environment);
+  const auto home = environment.find("HOME");
+  if (map == RootMap::root && home != environment.end()) user.home = home->second;
+  return user;
+}
+
 SitePolicy site_for(const OfEnroot& of_enroot) {
   SitePolicy site = SitePolicy::read();
   if (of_enroot.hooks) {
@@ -132,7 +140,7 @@ Result<MadeContainer> make_user_container(const MountedImage& image, const Launc
                                           const OfEnroot& of_enroot,
                                           const std::map<std::string, std::string>& environment,
                                           const SitePolicy& site, Log& log) {
-  const UserIdentity outside = UserIdentity::of_job(environment);
+  const UserIdentity outside = identity_outside(map, environment);
   const UserIdentity user = identity_inside(map);
   const bool mounts_home = request.mount_home.value_or(false) && !request.contain;
   if (mounts_home) SPC_TRY_DURING("--mount-home", check_home(outside.home, false));

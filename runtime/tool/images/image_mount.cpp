@@ -172,6 +172,13 @@ Result<bool> mount_overlay(std::size_t layers, const WritableLayer& writable) {
   return false;
 }
 
+/// Ends the use of names relative to the workspace.
+Result<MountedImage> return_to(int directory, MountedImage image) {
+  if (directory >= 0 && ::fchdir(directory) != 0)
+    return Error::from_errno(errno, "return to the work directory");
+  return image;
+}
+
 }  // namespace
 
 Result<void> add_data(MountedImage& image, UniqueFd file) {
@@ -205,6 +212,11 @@ Result<MountedImage> mount_image(ImageFiles files, const std::string& place,
   }
   for (std::size_t i = 0; i < servers.size(); ++i)
     image.servers.push_back(SPC_TRY(mount_layer(std::move(servers[i]), std::to_string(i))));
+  if (files.directory && writable.in_image) {
+    SPC_TRY(mount_directory(files.directory.get(), "root"));
+    image.root = SPC_TRY(open_directory(workspace.get(), "root"));
+    return return_to(before.get(), std::move(image));
+  }
   if (files.directory) SPC_TRY(mount_directory(files.directory.get(), "0"));
   std::size_t count = files.directory ? 1 : files.layers.size();
   for (const UniqueFd& changes : files.changes)
@@ -212,9 +224,7 @@ Result<MountedImage> mount_image(ImageFiles files, const std::string& place,
   if (!writable.directory.empty()) SPC_TRY(mount_kept(writable.directory));
   image.writable = SPC_TRY(mount_overlay(count, writable));
   image.root = SPC_TRY(open_directory(workspace.get(), "root"));
-  if (before && ::fchdir(before.get()) != 0)
-    return Error::from_errno(errno, "return to the work directory");
-  return image;
+  return return_to(before.get(), std::move(image));
 }
 
 }  // namespace spc::tool

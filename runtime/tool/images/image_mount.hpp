@@ -30,6 +30,7 @@ struct WritableLayer {
   std::string size = "50%";  ///< of a tmpfs, in its own syntax
   std::string directory;     ///< keeps changes; empty: a tmpfs discards them
   bool keep = true;          ///< false: shows the changes in `directory` read-only
+  bool in_image = false;     ///< changes go into the image itself if it is a directory
 };
 
 /// An image mounted in the caller's namespaces.
