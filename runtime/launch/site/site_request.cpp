@@ -40,7 +40,9 @@ namespace {
 
 Result<void> add(std::vector<MountSpec>& mounts, std::string_view text, const std::string& origin,
                  bool by_site) {
-  for (MountSpec& mount : SPC_TRY_DURING(origin, parse_mounts(text))) {
+  auto parsed = parse_mounts(text);
+  if (!parsed && by_site) return for_administrator(std::move(parsed).error().during(origin));
+  for (MountSpec& mount : SPC_TRY_DURING(origin, std::move(parsed))) {
     if (!by_site) SPC_TRY_DURING(origin, refuse_kernel_views(mount));
     mount.origin = origin;
     mount.by_site = by_site;
@@ -50,6 +52,12 @@ Result<void> add(std::vector<MountSpec>& mounts, std::string_view text, const st
 }
 
 }  // namespace
+
+Error for_administrator(const Error& error) {
+  const std::string& cure = error.advice();
+  return {error.kind(), error.what(), error.sys_errno(),
+          "tell the administrator" + (cure.empty() ? "" : ": " + cure)};
+}
 
 Result<std::vector<MountSpec>> site_mounts(const SitePolicy& site, UsersMounts users) {
   std::vector<MountSpec> mounts;

@@ -490,6 +490,8 @@ Result<RootSetup> gather(const LaunchRequest& request, const std::string& home,
       added =
           in_words(request.style, Event::no_mount_source, mount.source, std::move(added).error());
     }
+    if (!added && mount.by_site)
+      return for_administrator(std::move(added).error().during(mount.origin));
     SPC_TRY_DURING(mount.origin, std::move(added));
     added_for(root, mount.origin);
   }
