@@ -121,12 +121,22 @@ std::vector<std::string> listed_directories(const HookContext& context) {
   return directories;
 }
 
-bool image_has(const HookContext& context, const std::string& cache, std::string_view soname) {
-  const auto has = [&](const std::string& directory) {
-    return is_there(context, directory, soname);
-  };
-  return in_cache(cache, soname) || std::ranges::any_of(kMpiDirectories, has) ||
-         std::ranges::any_of(listed_directories(context), has);
+/// Returns the directories that the image has, of those in which it may keep libraries. Most images
+/// have few, and each lookup in a cold image reads its directories.
+std::vector<std::string> library_directories(const HookContext& context) {
+  auto directories = listed_directories(context);
+  directories.insert(directories.begin(), kMpiDirectories.begin(), kMpiDirectories.end());
+  std::erase_if(directories,
+                [&](const std::string& directory) { return !is_there(context, directory, ""); });
+  return directories;
+}
+
+bool image_has(const HookContext& context, const std::string& cache,
+               const std::vector<std::string>& directories, std::string_view soname) {
+  return in_cache(cache, soname) ||
+         std::ranges::any_of(directories, [&](const std::string& directory) {
+           return is_there(context, directory, soname);
+         });
 }
 
 std::string cache_of(const HookContext& context) {
@@ -136,21 +146,24 @@ std::string cache_of(const HookContext& context) {
 }  // namespace
 
 bool image_has_library(const HookContext& context, std::string_view soname) {
-  return context.open_in_image && image_has(context, cache_of(context), soname);
+  return context.open_in_image &&
+         image_has(context, cache_of(context), library_directories(context), soname);
 }
 
 ImageMpi ImageMpi::of(const HookContext& context) {
   ImageMpi mpi;
   if (!context.open_in_image) return mpi;
   const std::string cache = cache_of(context);
-  mpi.open_mpi = image_has(context, cache, "libmpi.so.40");
-  mpi.mpich =
-      image_has(context, cache, "libmpi.so.12") || image_has(context, cache, "libmpich.so.12");
-  mpi.open_mpi_5 = mpi.open_mpi && image_has(context, cache, "libopen-pal.so.80");
-  mpi.pmix = image_has(context, cache, "libpmix.so.2");
-  mpi.pmi2 = image_has(context, cache, "libpmi2.so.0");
-  mpi.cray_pmi =
-      image_has(context, cache, "libpals.so.0") || is_there(context, "/opt/cray/pe/pmi", "");
+  const auto directories = library_directories(context);
+  const auto has = [&](std::string_view soname) {
+    return image_has(context, cache, directories, soname);
+  };
+  mpi.open_mpi = has("libmpi.so.40");
+  mpi.mpich = has("libmpi.so.12") || has("libmpich.so.12");
+  mpi.open_mpi_5 = mpi.open_mpi && has("libopen-pal.so.80");
+  mpi.pmix = has("libpmix.so.2");
+  mpi.pmi2 = has("libpmi2.so.0");
+  mpi.cray_pmi = has("libpals.so.0") || is_there(context, "/opt/cray/pe/pmi", "");
   return mpi;
 }
 
