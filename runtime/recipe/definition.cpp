@@ -197,6 +197,7 @@ class Definition {
       if (const auto host = stage.value("registry"); !host.empty()) from = host + "/" + from;
       return from;
     }
+    if (how == "localimage") return (from.starts_with('/') ? "" : "./") + from;
     constexpr std::array<std::pair<std::string_view, std::string_view>, 5> kForms{{
         {"docker-archive", "docker-archive:"},
         {"docker-daemon", "dockerd://"},

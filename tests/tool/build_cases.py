@@ -91,6 +91,20 @@ def test_directory_of_image_runs_and_becomes_a_file():
     user("export", "box:1", "box/").fails(1, 'create directory "box": file exists')
 
 
+def test_files_and_directories_of_the_user_are_bases():
+    build(f"FROM {base()}\nRUN echo one >/one\nENV ONE=1\n", "-t", "lab/of-file:1", "-o", "of-file.sif").succeeds()
+    user("export", "lab/of-file:1", "of-file/").succeeds()
+    for source in ("./of-file.sif", "./of-file", os.path.join(home, "of-file.sif")):
+        done = build(f"FROM {source}\nCOPY --from=./of-file.sif /one /copied\nRUN cat /copied >/two && echo $ONE >>/two\n", "-t", "lab/on-file:1").succeeds()
+        assert user("run", "-q", "lab/on-file:1", "cat", "/two").succeeds().out.endswith("one\n1\n") or "one" in done.out, done
+    before = steps()
+    write("files.def", "Bootstrap: localimage\nFrom: of-file.sif\n%post\ncat /one >/of-post\n")
+    user("build", "-o", "of-def.sif", "files.def").succeeds()
+    assert user("run", "-q", "./of-def.sif", "cat", "/of-post").succeeds().out == "one\n" and len(steps()) > len(before)
+    assert not [name for name in os.listdir(machine.store("build")) if name.startswith("base")]
+    build("FROM ./no-such.sif\nRUN true\n").fails(1, "no-such.sif")
+
+
 def test_stages_give_files_to_the_last():
     done = build(f"""ARG BASE={base()}
 FROM $BASE AS build

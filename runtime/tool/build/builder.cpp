@@ -21,6 +21,7 @@
 #include "export/write_image.hpp"
 #include "image/store/store.hpp"
 #include "local/image_files.hpp"
+#include "reference/location.hpp"
 #include "registry/manifest.hpp"
 #include "tool/images/obtain.hpp"
 #include "tool/surroundings/terminal.hpp"
@@ -236,10 +237,50 @@ class Builder {
         .hint("build on a node of that architecture");
   }
 
+  /// Returns the image of FROM or --from. A file of the user becomes an image of one layer.
   Result<ListedImage> image_of_name(const std::string& name) {
+    const auto location = ImageLocation::parse(name, config_.default_registry);
+    if (location && location->kind == ImageLocation::Kind::path)
+      return image_of_file(location->path);
     PullRequest wanted{.image = name, .platform = {}, .pull = order_.pull};
     wanted.quiet = order_.quiet;
     return std::move(SPC_TRY(obtain(places_, config_, wanted)).image);
+  }
+
+  /// The image of an unchanged file is found by the file's identity, that of a directory is made
+  /// again.
+  Result<ListedImage> image_of_file(const std::string& path) {
+    struct stat file {};
+    if (::stat(path.c_str(), &file) != 0)
+      return Error::from_errno(errno, "open image " + in_quotes(path));
+    const std::string identity =
+        formatted("{} {} {} {} {}", std::uint64_t{file.st_dev}, std::uint64_t{file.st_ino},
+                  static_cast<std::int64_t>(file.st_size), std::int64_t{file.st_mtim.tv_sec},
+                  std::int64_t{file.st_mtim.tv_nsec});
+    const std::string name = "localhost/build-base:" + Sha256::of(identity).hex().substr(0, 32);
+    const auto directory = SPC_TRY(make_own_store(places_));
+    auto known = find_image(directory.get(), name, config_.default_registry);
+    if (known && known->complete && S_ISREG(file.st_mode)) return std::move(*known);
+    // Without a name: nothing is left of it if this process is killed.
+    const UniqueFd archive(
+        ::openat(directory.get(), ".", O_TMPFILE | O_RDWR | O_CLOEXEC, S_IRUSR | S_IWUSR));
+    if (!archive) return Error::from_errno(errno, "create a file in the user's image store");
+    const auto image = [&]() -> Result<ListedImage> {
+      auto source = SPC_TRY(open_archive_source(places_, config_, path));
+      SPC_TRY(write_archive_apart(places_, std::move(source), archive.get()));
+      PullRequest wanted{
+          .image = formatted("oci-archive:/proc/{}/fd/{}", ::getpid(), archive.get()),
+          .platform = {},
+          .pull = {}};
+      wanted.quiet = true;
+      return std::move(SPC_TRY(obtain(places_, config_, wanted)).image);
+    }();
+    if (!image) return std::move(Error(image.error())).during("open image " + in_quotes(path));
+    const auto own_store = SPC_TRY(ImageStore::open(directory.get()));
+    SPC_TRY(own_store.write_name({.name = ref_file(name),
+                                  .manifest = image->digest,
+                                  .asked_at = static_cast<std::int64_t>(std::time(nullptr))}));
+    return *image;
   }
 
   Result<void> begin_with(const std::string& name, Built& built) {
