@@ -436,6 +436,8 @@ Result<void> Start::add_environment() {
   const bool is_clean = is_on("cleanenv", "CLEANENV") || parsed_.has("containall") ||
                         parsed_.has("compat") || variable("CONTAINALL");
   if (is_clean) clean_environment();
+  // Packages of pip install --user are those of the home, not of the image.
+  if (!is_contained_) ::setenv("PYTHONUSERBASE", (home_ + "/.local").c_str(), 0);
   const std::string name = image_.substr(image_.rfind('/') + 1);
   for (const char* prefix : {"APPTAINER_", "SINGULARITY_"}) {
     arguments_.push_back("--env=" + std::string(prefix) + "NAME=" + name);
