@@ -2,6 +2,8 @@
 
 #include "api/runtime.hpp"
 
+#include <limits.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <utility>
@@ -55,11 +57,24 @@ std::optional<std::int64_t> submission_time(const std::map<std::string, std::str
   return since != variables.end() ? TagAge::parse_time(since->second) : std::nullopt;
 }
 
+/// Returns this process's work directory, as `named` if that is its name.
+std::string work_directory(const std::string& named) {
+  struct stat here {};
+  struct stat there {};
+  char path[PATH_MAX];
+  if (::stat(".", &here) != 0 || ::getcwd(path, sizeof path) == nullptr) return named;
+  const bool is_it = named.starts_with('/') && ::stat(named.c_str(), &there) == 0 &&
+                     here.st_dev == there.st_dev && here.st_ino == there.st_ino;
+  return is_it ? named : path;
+}
+
 UserPaths paths_of(const char* const* variables, ReadAt where) {
   static constexpr std::string_view kRead[] = {"HOME=", "PWD=", "SLURM_SUBMIT_DIR="};
   std::map<std::string, std::string> known;
   if (variables != nullptr) known = as_map(variables, kRead);
   const bool is_inside = where == ReadAt::container;
+  // srun -D and sbatch -D change the directory of the task, and not always PWD.
+  if (where == ReadAt::node) known["PWD"] = work_directory(known["PWD"]);
   auto paths =
       UserPaths::of(known, is_inside ? UserPaths::Variables::seen : UserPaths::Variables::slurm);
   // The name service of a container is code of the image.

@@ -107,8 +107,9 @@ void set_defaults(const Keys& keys);
 struct SitePolicy {
   bool remap_root{}, entrypoint_log{}, slurm{}, error_report{}, task_prolog_on_host{}, prefer_cdi{},
       cuda_compat{}, frameworks{};
-  bool python_user_base{}, user_hooks{}, enroot_compat{}, check_at_submit{}, failure_hints{};
-  std::uint64_t discarded_files{};  ///< bytes
+  bool python_user_base{}, user_hooks{}, enroot_compat{}, check_at_submit{}, failure_hints{},
+      mount_cwd{};
+  std::uint64_t discarded_files{};                    ///< bytes
   std::int64_t entrypoint_timeout{}, hook_timeout{};  ///< seconds
   std::string entrypoint, batch, container_scope, messages, seccomp, apparmor_profile,
       selinux_label;
@@ -143,6 +144,9 @@ struct SitePolicy {
         {"messages", "own, pyxis", "own", "message texts", &messages},
         {"error_report", "yes or no", "true", "let srun collect the errors of all nodes",
          &error_report},
+        {"mount_cwd", "yes or no", "false",
+         "mount the job's work directory and start in it unless the job says otherwise",
+         &mount_cwd},
         {"failure_hints", "yes or no", "true",
          "print a line at the end of a failed step if its cause is known", &failure_hints},
         {"discarded_files", "size", "1M",

@@ -58,6 +58,20 @@ void ignore_mounts(LaunchRequest& request, Log& log) {
   request.slurm = false;
 }
 
+/// --container-mount-cwd, or the site's default, which leaves out directories of every image.
+Result<void> add_work_directory(LaunchRequest& request, bool by_default) {
+  if (!request.mount_cwd.value_or(by_default)) return {};
+  const std::string& here = request.paths.here;
+  if (check_home(here, true)) {
+    request.mount_work_directory();
+  } else if (request.mount_cwd) {
+    return Error(ErrorKind::invalid,
+                 formatted("--container-mount-cwd: {} would cover the image's", in_quotes(here)))
+        .hint("start in another directory, or srun -D DIRECTORY");
+  }
+  return {};
+}
+
 std::uint32_t nodes_of_step(const std::map<std::string, std::string>& job) {
   const auto nodes = job.find("SLURM_STEP_NUM_NODES");
   return nodes != job.end()
@@ -140,6 +154,8 @@ Result<void> Leader::plan_mounts() {
   const bool by_default =
       entry_.site.mount_home.value_or(start_.policy.policy.mount_home != 0) && !joins();
   mounts_home_ = !request_.contain && request_.mount_home.value_or(by_default);
+  if (!is_closed)
+    SPC_TRY(add_work_directory(request_, entry_.site.mount_cwd && !joins() && !request_.contain));
   UserIdentity& user = entry_.spec.user;
   if (covers_home()) user = UserIdentity::of_job(task_.job);
   if (mounts_home_) {

@@ -77,6 +77,8 @@ Result<void> answer_for_host(const Arrival& arrival, const TaskCall& call, int a
   Asked asked = SPC_TRY(call.read(ReadAt::node));
   auto entry = SPC_TRY(TaskEntry::read(arrival.notes.get()));
   entry.wishes = asked.request.environment;
+  if (asked.request.mount_cwd.value_or(false)) asked.request.mount_work_directory();
+  entry.workdir = asked.request.workdir;
   if (entry.step != TaskEntry::step_of(asked.job)) entry.site = SPC_TRY(own_site(asked));
   SPC_TRY(complete(entry.spec, arrival.ready));
   auto hooks = SPC_TRY(StepHooks::find_for_task(context_of(asked, entry), entry.edits, call.log));
@@ -178,8 +180,10 @@ Result<std::optional<EnvironmentChange>> start_task(Arrival& arrival, const Task
     // Another step may have started the container.
     entry.wishes = std::move(of_host.wishes);
     entry.site = std::move(of_host.site);
+    entry.workdir = std::move(of_host.workdir);
   }
   LaunchRequest& request = asked.request;
+  request.workdir = std::move(entry.workdir);
   request.environment = std::move(entry.wishes);
   *request.style = message_style(entry.site);
   SPC_TRY(entry.security.check(request));

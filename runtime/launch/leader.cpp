@@ -350,6 +350,7 @@ Result<void> Leader::set_up_inside(const Digest& manifest, bool asks_host) {
   note_step();
   entry_.step = TaskEntry::step_of(task_.job);
   entry_.wishes = task_.asked.environment;
+  entry_.workdir = request_.workdir;
   if (makes()) {
     SPC_TRY(create_edits(*hooks_, spec, entry_.edits, spec.root));
     std::ranges::move(by_shell_hooks_.of_hooks, std::back_inserter(entry_.edits.of_hooks));

@@ -293,6 +293,8 @@ Result<void> check_combinations(const LaunchRequest& request) {
   if (request.contain && request.mount_home.value_or(false)) {
     return contradiction("--container-contain", "--container-mount-home");
   }
+  if (request.contain && request.mount_cwd.value_or(false))
+    return contradiction("--container-contain", "--container-mount-cwd");
   if (request.slurm.value_or(false) && request.remap_root.value_or(false)) {
     return contradiction("--container-slurm", "--container-remap-root")
         .hint("drop one: munge knows the user only");
@@ -713,6 +715,12 @@ constexpr ContainerOption kOptions[] = {
     {"no-container-mount-home", nullptr, "[container] do not mount the user's home directory",
      nullptr, Kind::off, "container-mount-home", turn_off<&LaunchRequest::mount_home>,
      "do not mount the home directory"},
+    {"container-mount-cwd", nullptr, "[container] mount the work directory and start in it",
+     "MOUNT_CWD", Kind::on, "no-container-mount-cwd", turn_on<&LaunchRequest::mount_cwd>,
+     "mount the current directory and start in it"},
+    {"no-container-mount-cwd", nullptr, "[container] do not mount the work directory", nullptr,
+     Kind::off, "container-mount-cwd", turn_off<&LaunchRequest::mount_cwd>,
+     "do not mount the current directory"},
     {"container-writable", nullptr,
      "[container] make the root file system writable; changes are discarded with the step",
      "WRITABLE", Kind::on, "container-readonly", turn_on<&LaunchRequest::writable>,
@@ -822,5 +830,15 @@ constexpr ContainerOption kOptions[] = {
 }  // namespace
 
 std::span<const ContainerOption> container_options() { return kOptions; }
+
+void LaunchRequest::mount_work_directory() {
+  if (!paths.here.starts_with('/') || paths.here == "/") return;
+  MountSpec mount;
+  mount.source = mount.target = mount.shown_as = paths.here;
+  mount.origin = "--container-mount-cwd";
+  mount.optional = !mount_cwd;  // the site's default
+  mounts.push_back(std::move(mount));
+  if (workdir.empty()) workdir = paths.here;
+}
 
 }  // namespace spc

@@ -100,6 +100,7 @@ struct LaunchRequest {
   std::string workdir;           ///< empty: the image's
   std::optional<bool> writable;  ///< empty: the site's default
   std::optional<bool> mount_home;
+  std::optional<bool> mount_cwd;  ///< mount `paths.here` and start there; empty: the site's default
   std::optional<PullPolicy> pull;    ///< when to query the registry; empty: the site's default
   std::optional<Platform> platform;  ///< empty: the node's
   bool verbose = false;              ///< print a timing breakdown
@@ -116,8 +117,8 @@ struct LaunchRequest {
   bool entrypoint_log = false;
   bool contain = false;  ///< hide the user's files
   std::string seccomp;  ///< seccomp profile: "default", or an absolute path; empty: only the site's
-  bool private_layer = false;        ///< each task has its own container
-  std::optional<bool> slurm;         ///< make Slurm's commands work; empty: the site's default
+  bool private_layer = false;          ///< each task has its own container
+  std::optional<bool> slurm;           ///< make Slurm's commands work; empty: the site's default
   std::optional<ExplainForm> explain;  ///< dry run; empty: none
   /// The given options, and "option" or the variable that gave them: for the dry run.
   std::vector<std::pair<std::string, std::string>> given;
@@ -138,6 +139,10 @@ struct LaunchRequest {
   std::string tracker;   ///< srun's listening address: the value of kTrackerVariable; empty: none
   std::uint32_t nodes = 1;   ///< number of nodes of the step
   std::string batch_script;  ///< Slurm's copy of a batch step's script, mounted at the same path
+
+  /// Adds the mount of the work directory, `paths.here`, and makes it the container's one if none
+  /// was requested. "/" would cover the image and is left out.
+  void mount_work_directory();
 };
 
 // --- options ---

@@ -251,6 +251,7 @@ Result<void> TaskEntry::write(int file) const {
   std::string records;
   add_record(records, "step", step);
   add_record(records, "image", spec.image);
+  add_record(records, "workdir", workdir);
   add_record(records, "from", std::to_string(static_cast<int>(spec.from)));
   add_record(records, "writable", spec.writable ? "1" : "0");
   for (const auto& [key, value] : site.records()) add_record(records, "site", key + "=" + value);
@@ -271,6 +272,7 @@ Result<TaskEntry> TaskEntry::read(int file) {
     const std::string_view value = record.value();
     if (key == "step") entry.step = value;
     if (key == "image") entry.spec.image = value;
+    if (key == "workdir") entry.workdir = value;
     if (key == "from") std::from_chars(value.data(), value.data() + value.size(), from);
     if (key == "writable") entry.spec.writable = value == "1";
     const auto equals = value.find('=');

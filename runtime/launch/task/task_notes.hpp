@@ -81,6 +81,7 @@ struct TaskEntry {
   HookEdits edits;
   TaskSecurity security;
   EnvironmentWishes wishes;  ///< requests of the step, including its --container-env-file
+  std::string workdir;       ///< requested by the step, as read on the host; empty: the image's
 
   /// Returns JOB.STEP from this environment.
   static std::string step_of(const std::map<std::string, std::string>& job_environment);

@@ -86,6 +86,13 @@ Result<RunOptions> parse_options(const Arguments& arguments) {
     options.request.environment.values[name] = value;
     options.request.given.emplace_back("--env=" + printable(name), "option");
   }
+  if (options.request.mount_cwd.value_or(false)) {
+    if (!check_home(options.request.paths.here, true))
+      return Error(ErrorKind::invalid, formatted("--mount-cwd: {} would cover the image's",
+                                                 in_quotes(options.request.paths.here)))
+          .hint("start in another directory");
+    options.request.mount_work_directory();
+  }
   options.map = arguments.has("remap-root") ? RootMap::root : RootMap::self;
   options.image = without_secrets(arguments.words[0]);
   options.request.image = options.image;

@@ -5,6 +5,7 @@ import os
 import mpi_test
 from harness import Skipped, equal, expect, same_as_golden, test
 from images import Image, with_probe
+from site_files import rules
 
 BASE = "registry:5000/suites/base:1"
 IMAGE = f"--container-image={BASE}"
@@ -121,6 +122,27 @@ def path_in_the_home_is_expanded_in_every_option(cluster):
     cluster.srun("-w", "node01", "cat", "/etc/issue", image="~/paths/saved.sqsh").good()
     says("a_home_of_another_user", cluster.run("srun", IMAGE, "--container-mounts=~bob/data:/data", "true"))
     cluster.run("sh", "-c", "rm -r ~/paths").good()
+
+
+@test
+def work_directory_is_mounted_and_entered(cluster):
+    cluster.run("sh", "-c", "mkdir -p ~/cwd/sub && echo one >~/cwd/one && echo two >~/cwd/sub/two").good()
+    one = "--container-mount-cwd"
+
+    def inside(words, command):
+        return cluster.run("sh", "-c", f"cd ~/cwd && srun -w node01 {IMAGE} {words} sh -c '{command}'").good().split()
+    equal(inside(one, "pwd; cat one"), ["/home/alice/cwd", "one"], "the submit directory")
+    equal(inside("-D /home/alice/cwd/sub " + one, "pwd; cat two"), ["/home/alice/cwd/sub", "two"], "the directory of -D")
+    equal(inside("-D /home/alice/cwd/sub --container-mounts=./two:/data", "cat /data"), ["two"], "a relative mount with -D")
+    equal(inside(one + " --container-workdir=/etc", "pwd; cat /home/alice/cwd/one"), ["/etc", "one"], "with a work directory")
+    with rules(cluster, "mount_cwd = true\n"):
+        equal(inside("", "pwd; cat one"), ["/home/alice/cwd", "one"], "the site's default")
+        equal(inside("--no-container-mount-cwd", "pwd"), ["/workspace"], "switched off")
+        cluster.run("srun", "-D", "/usr", IMAGE, "test", "!", "-e", "/usr/bin/slurmd").good()
+    batch = cluster.run("sh", "-c", f"cd ~/cwd && sbatch -W -w node01 -o out {IMAGE} {one} --wrap 'cat one; pwd' && cat out")
+    expect("one\n/home/alice/cwd" in batch.good(), "a batch script is elsewhere", batch)
+    says("a_work_directory_of_every_image", cluster.run("srun", "-D", "/usr", IMAGE, one, "true"))
+    cluster.run("sh", "-c", "rm -r ~/cwd").good()
 
 
 @test
