@@ -1,5 +1,6 @@
 """scontainer build: recipes to images of the user's store, without privilege."""
 
+import hashlib
 import io
 import json
 import os
@@ -207,6 +208,63 @@ def test_archive_of_add_is_unpacked_and_links_stay_inside():
     build(f"FROM {base()}\nADD a.tar.gz /data/\n", "-t", "unpacked:2", context="unpack").succeeds()
     assert user("run", "-q", "unpacked:2", "ls", "/data/l").succeeds().out == "escaped\n"
     assert not os.path.exists(os.path.join(home, "escaped"))
+
+
+def test_url_of_add_is_fetched_and_compared():
+    data = b"of the server\n" * 1000
+    machine.registry.paths.append((r"/files/add\.txt", lambda handler: handler.serve_bytes(data)))
+    url = f"https://{machine.registry.name}/files/add.txt"
+    digest = "sha256:" + hashlib.sha256(data).hexdigest()
+    recipe = f"FROM {base()}\nADD --checksum={digest} {url} /srv/\nADD --chmod=644 {url} /srv/named\nRUN cat /srv/add.txt /srv/named | wc -c\n"
+    build(recipe, "-t", "lab/add:1").succeeds()
+    assert user("run", "-q", "lab/add:1", "stat", "-c", "%a %s", "/srv/add.txt", "/srv/named").succeeds().out == "600 14000\n644 14000\n"
+    build(f"FROM {base()}\nADD --checksum=sha256:{'0' * 64} {url} /srv/\n").fails(1, "not the one in the URL")
+    build(f"FROM {base()}\nADD https://{machine.registry.name}/files/none /srv/\n").fails(1, "Dockerfile:2", "none")
+    build(f"FROM {base()}\nADD https://example.org/tools.git /srv/\n").fails(1, "git clone")
+
+
+def test_mount_of_run_shows_another_stage_and_image():
+    build(f"""FROM {base()} AS made
+RUN echo made >/made
+FROM {base()}
+RUN --mount=type=bind,from=made,source=made,target=/m --mount=type=bind,from={base()},target=/image cat /m >/seen && ls /image/workspace >>/seen
+RUN --mount=type=bind,from=made,target=/stage ! touch /stage/x
+""", "-t", "lab/mounted:1").succeeds()
+    assert user("run", "-q", "lab/mounted:1", "sh", "-c", "head -1 /seen; ls -d /m /stage 2>&1 | grep -c No").succeeds().out.startswith("made\n")
+
+
+def test_hostile_context_neither_leads_out_nor_hangs():
+    for name in ("fifo", "a\nb", "plain"):
+        write(f"hostile/{name}", "x\n")
+    os.unlink(os.path.join(home, "hostile/fifo"))
+    os.mkfifo(os.path.join(home, "hostile/fifo"))
+    os.symlink("/etc", os.path.join(home, "hostile/out"))
+    os.symlink("/etc/shadow", os.path.join(home, "hostile/secret"))
+    os.mknod(os.path.join(home, "hostile/device"), 0o666 | 0o020000, os.makedev(1, 5))
+    done = build(f"FROM {base()}\nCOPY . /ctx/\nRUN ls /ctx\n", "-t", "lab/hostile:1", context="hostile")
+    if done.status == 0:
+        out = user("run", "-q", "lab/hostile:1", "sh", "-c", "ls /ctx; test -c /ctx/device && echo device; cat /ctx/plain").succeeds().out
+        assert "plain" in out and "device\ndevice" not in out and "root:" not in out, out
+    else:
+        done.fails(1, "Dockerfile:2")
+    for source in ("../recipe", "/etc/../../etc/passwd", "out/passwd", "secret"):
+        done = build(f"FROM {base()}\nCOPY {source} /x\nRUN ! grep root: /x\n", context="hostile")
+        assert done.status != 0 or "root:" not in done.out, done
+    write("hostile/.dockerignore", "x" * (17 << 20))
+    build(f"FROM {base()}\nCOPY plain /x\n", context="hostile").fails(1, ".dockerignore")
+
+
+def test_interrupted_build_ends_its_step_at_once():
+    write("recipe/Dockerfile", f"FROM {base()}\nRUN echo begun && (trap '' TERM INT; while :; do sleep 0.05; done) & while :; do sleep 0.05; done\n")
+    before = steps()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        process = subprocess.Popen(machine.as_user(["scontainer", "build", "recipe"]), stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                                   env=machine.environment(), cwd=home, text=True)
+        assert any("begun" in line for line in process.stdout), "the step has not begun"
+        process.send_signal(number)
+        assert process.wait(10) != 0
+        process.stdout.close()
+        machine.wait_for("the step's directory is there", lambda: steps() == before)
 
 
 def test_pushed_image_keeps_the_layers_of_its_base():

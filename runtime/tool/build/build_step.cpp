@@ -29,6 +29,9 @@
 #include "export/archive.hpp"
 #include "export/write_image.hpp"
 #include "hooks/builtin/builtin_hooks.hpp"
+#include "local/remote_file.hpp"
+#include "reference/location.hpp"
+#include "registry/client.hpp"
 #include "request/options.hpp"
 #include "task/entering/arrival.hpp"
 #include "tool/containers/detached.hpp"
@@ -112,14 +115,48 @@ class StepDirectory {
   UniqueFd lock_;
 };
 
+bool is_unfinished(const std::filesystem::directory_entry& entry) {
+  return entry.path().filename().string().starts_with("new-");
+}
+
+bool has_left_steps(const std::string& steps) {
+  std::error_code failed;
+  return std::ranges::any_of(std::filesystem::directory_iterator(steps, failed), is_unfinished);
+}
+
 void remove_left_steps(const std::string& steps) {
   std::error_code failed;
   for (const auto& entry : std::filesystem::directory_iterator(steps, failed)) {
     const std::string path = entry.path();
-    if (!entry.path().filename().string().starts_with("new-")) continue;
+    if (!is_unfinished(entry)) continue;
     const UniqueFd lock(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
     if (lock && ::flock(lock.get(), LOCK_EX | LOCK_NB) == 0) remove_tree(path);
   }
+}
+
+/// Leaves a process that removes this build's unfinished step when this process has ended, by a
+/// signal or otherwise.
+Result<void> leave_cleaner(const std::string& steps) {
+  static bool is_left = false;
+  if (std::exchange(is_left, true)) return {};
+  auto [reading, writing] = SPC_TRY(make_pipe());
+  const auto work = [&] {
+    constexpr int kTries = 50;  // 0.1 s each: the step's last process may still hold the lock
+    writing.reset();
+    ::setsid();
+    for (const int stream : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) ::close(stream);
+    open_closed_streams();
+    static_cast<void>(read_pipe(reading.get(), 1));
+    for (int tries = 0; tries < kTries && has_left_steps(steps); ++tries) {
+      remove_left_steps(steps);
+      ::usleep(100'000);
+    }
+    return 0;
+  };
+  Child child = SPC_TRY(Child::run(work, "clean up behind the build", 0));
+  child.release();
+  static_cast<void>(writing.release());  // closed by the end of this process
+  return {};
 }
 
 /// Writes the changes as a blob, and a note of it beside them.
@@ -155,6 +192,35 @@ Result<BuildCache> BuildCache::open(const Places& places) {
   return cache;
 }
 
+Result<std::string> BuildCache::fetch(const std::string& url, const std::string& checksum,
+                                      const Config& config) const {
+  const std::string path = url.substr(0, url.find_first_of("?#"));
+  const std::string name = path.substr(path.rfind('/') + 1);
+  if (path.ends_with(".git") || name.empty() || name == "." || name == "..") {
+    return Error(ErrorKind::invalid, formatted("{}: is not a file", without_secrets(url)))
+        .hint("for a repository: RUN git clone URL");
+  }
+  std::string wanted = url.substr(0, url.find('#'));
+  if (!checksum.empty()) wanted += "#sha256=" + SPC_TRY(Digest::parse(checksum)).hex();
+  const auto remote = SPC_TRY(RemoteFile::parse(wanted, config.default_registry));
+  const std::string directory = root_ + "/mounts/url-" + Sha256::of(wanted).hex().substr(0, 32);
+  SPC_TRY(make_directories(directory));
+  const std::string target = directory + "/" + name;
+  if (!checksum.empty() && ::access(target.c_str(), F_OK) == 0) return directory;
+  auto file = SPC_TRY(NewFile::create(target, Replace::yes));
+  PullDisplay display(without_secrets(url), true);
+  const auto http = SPC_TRY(HttpClient::create(
+      {.stall = std::chrono::seconds(config.stall_timeout), .proxies = proxies_of_user(config)}));
+  const RemoteAccess access{.http = *http,
+                            .log = display,
+                            .config = config,
+                            .ask_user = {},
+                            .meter = [](std::uint64_t, std::uint64_t) {}};
+  SPC_TRY(fetch_remote_file(access, remote, file.file()));
+  SPC_TRY(file.publish());
+  return directory;
+}
+
 std::string BuildCache::directory_of(const Digest& key) const {
   return root_ + "/steps/" + key.hex();
 }
@@ -185,6 +251,7 @@ std::optional<BuiltLayer> BuildCache::find(const Digest& key) const {
 Result<BuiltLayer> BuildCache::make(
     const Digest& key, const BuildTree& tree, const Config& config,
     const std::function<Result<void>(const MountedImage&)>& work) const {
+  SPC_TRY(leave_cleaner(root_ + "/steps"));
   auto step = SPC_TRY(StepDirectory::make(root_));
   auto files = SPC_TRY(tree.open(places_));
   const auto run = [&]() -> Result<void> {

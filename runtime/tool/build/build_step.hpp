@@ -58,6 +58,12 @@ class BuildCache {
   /// Removes a step's result.
   void forget(const Digest& key) const;
 
+  /// Fetches the file of an https URL and returns a directory with it alone, named as in the URL.
+  /// `checksum`: sha256:HEX, which the file must have, and with which it is fetched once; may be
+  /// empty.
+  Result<std::string> fetch(const std::string& url, const std::string& checksum,
+                            const Config& config) const;
+
   /// Writes an OCI image layout with this manifest, its configuration and the layers of this build.
   /// Returns its path.
   Result<std::string> write_layout(const std::string& manifest, const std::string& config,

@@ -10,6 +10,7 @@
 #include <cstdio>
 #include <ctime>
 #include <map>
+#include <utility>
 
 #include "base/file.hpp"
 #include "base/format.hpp"
@@ -50,7 +51,11 @@ struct Built {
   Digest key;  ///< of all steps so far
 };
 
-Result<Digest> digest_of_text(std::string_view text) { return Sha256::of(text); }
+/// An image or stage that is mounted beside the one that a step changes.
+struct OtherTree {
+  BuildTree tree;
+  std::string place;
+};
 
 Error at_line(const BuildOrder& order, const Instruction& one, Error error) {
   return std::move(error).during(formatted("{}:{}: {}", order.file, one.line, one.name));
@@ -433,7 +438,7 @@ class Builder {
 
   /// Adds the instruction to the key and to the configuration's history.
   Result<void> note(const Instruction& one, Built& built, bool is_empty) {
-    built.key = SPC_TRY(digest_of_text(built.key.hex() + "\n" + text_of(one, built)));
+    built.key = Sha256::of(built.key.hex() + "\n" + text_of(one, built));
     Json entry{{"created_by", shown(one)}};
     if (is_empty) entry["empty_layer"] = true;
     if (built.config.find("history") == nullptr) built.config["history"] = Json::array();
@@ -456,7 +461,7 @@ class Builder {
                      const std::function<Result<void>(const MountedImage&)>& work) {
     const BuildTree tree = built.tree;
     SPC_TRY(note(one, built, false));
-    built.key = SPC_TRY(digest_of_text(built.key.hex() + content));
+    built.key = Sha256::of(built.key.hex() + content);
     auto found =
         order_.no_cache && !fresh_.contains(built.key) ? std::nullopt : cache_.find(built.key);
     const auto begun = std::chrono::steady_clock::now();
@@ -502,15 +507,21 @@ class Builder {
       command.words.push_back(script_of(one));
     }
     std::string content;
-    std::vector<const Built*> stages;
-    SPC_TRY(mounts_of(index, one, built, command, content));
+    std::vector<OtherTree> others;
+    SPC_TRY(mounts_of(index, one, built, command, content, others));
     const std::string network = one.flag("network");
     if (!network.empty() && network != "default" && network != "host")
       return Error(ErrorKind::invalid,
                    formatted("--network={}: steps use the host's network", network))
           .hint("drop the flag");
-    return layer(one, built, content,
-                 [&](const MountedImage& image) { return run_in(image, command); });
+    return layer(one, built, content, [&](const MountedImage& image) -> Result<void> {
+      std::vector<MountedImage> mounted;
+      for (const OtherTree& other : others) {
+        auto opened = SPC_TRY(other.tree.open(places_));
+        mounted.push_back(SPC_TRY(mount_image(std::move(opened), other.place, {.wanted = false})));
+      }
+      return run_in(image, command);
+    });
   }
 
   /// Returns the shell's script. A here-document that is the whole command is the script itself.
@@ -546,7 +557,8 @@ class Builder {
   }
 
   Result<void> mounts_of(std::size_t index, const Instruction& one, const Built& built,
-                         BuildCommand& command, std::string& content) {
+                         BuildCommand& command, std::string& content,
+                         std::vector<OtherTree>& others) {
     for (const auto& [flag, text] : one.flags) {
       if (flag != "mount") continue;
       auto parts = parts_of(SPC_TRY(expand(text, variables(built), file_.escape)));
@@ -563,7 +575,7 @@ class Builder {
       } else if (type == "secret") {
         if (!SPC_TRY(secret(parts, mount))) continue;
       } else if (type == "bind") {
-        SPC_TRY(bound(index, parts, mount, content));
+        SPC_TRY(bound(index, parts, mount, content, others));
       } else {
         return Error(ErrorKind::invalid, formatted("--mount=type={}: is not supported", type))
             .hint("types: bind, cache, tmpfs, secret");
@@ -599,19 +611,21 @@ class Builder {
   }
 
   Result<void> bound(std::size_t index, std::map<std::string, std::string>& parts, MountSpec& mount,
-                     std::string& content) {
+                     std::string& content, std::vector<OtherTree>& others) {
+    mount.flags = SPC_TRY(parse_mounts("/a:/b:ro")).front().flags;
     if (!parts["from"].empty()) {
-      return Error(ErrorKind::invalid, "--mount=type=bind,from=: is not supported")
-          .hint("use COPY --from");
+      const std::string place = places_.workspace() + "-from" + std::to_string(others.size());
+      SPC_TRY(make_directories(place));
+      others.push_back({SPC_TRY(tree_of(index, parts["from"], content)), place});
+      mount.source = place + "/root/" + parts["source"];
+      return {};
     }
-    static_cast<void>(index);
     if (!context_) return Error(ErrorKind::invalid, "--mount=type=bind: there is no context");
     BuildCopy copy;
     copy.sources = {parts["source"].empty() ? "." : parts["source"]};
     const auto files = SPC_TRY(find_sources(context_.get(), copy, &ignored_));
     content += SPC_TRY(digest_of_files(context_.get(), files, copy, &ignored_)).hex();
     mount.source = order_.context + "/" + files.front();
-    mount.flags = SPC_TRY(parse_mounts("/a:/b:ro")).front().flags;
     return {};
   }
 
@@ -682,13 +696,13 @@ class Builder {
     SPC_TRY(take_documents(one, built, copy, documents));
     if (const std::string from = one.flag("from"); !from.empty())
       return copy_from(index, one, built, copy, SPC_TRY(expand(from, variables(built), '\\')));
+    const auto is_url = [](const std::string& source) {
+      return source.find("://") != std::string::npos || source.starts_with("git@");
+    };
+    if (one.name == "ADD" && std::ranges::any_of(copy.sources, is_url))
+      return add_urls(one, built, copy);
     if (!context_ && !copy.sources.empty())
       return Error(ErrorKind::invalid, "there is no context").hint("scontainer build DIRECTORY");
-    for (const std::string& source : copy.sources) {
-      if (one.name == "ADD" && source.find("://") != std::string::npos)
-        return Error(ErrorKind::invalid, formatted("{}: URLs are not supported", source))
-            .hint("fetch it in a RUN: curl -LO");
-    }
     const auto files = SPC_TRY(find_sources(context_.get(), copy, &ignored_));
     const Digest content = SPC_TRY(digest_of_files(context_.get(), files, copy, &ignored_));
     return layer(one, built, content.hex(), [&](const MountedImage& image) -> Result<void> {
@@ -701,6 +715,24 @@ class Builder {
       if (files.empty()) return {};
       return copy_files(context_.get(), files, copy, &ignored_, image.root.get());
     });
+  }
+
+  /// Files of servers, each in a layer. They are not unpacked.
+  Result<void> add_urls(const Instruction& one, Built& built, BuildCopy copy) {
+    copy.unpacks = false;
+    if (!copy.mode) copy.mode = 0600;
+    const std::string checksum = SPC_TRY(expand(one.flag("checksum"), variables(built), '\\'));
+    for (const std::string& url : std::exchange(copy.sources, {})) {
+      const std::string place = SPC_TRY(cache_.fetch(url, checksum, config_));
+      const UniqueFd from(::open(place.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+      copy.sources = {"*"};
+      const auto files = SPC_TRY(find_sources(from.get(), copy, nullptr));
+      const Digest content = SPC_TRY(digest_of_files(from.get(), files, copy, nullptr));
+      SPC_TRY(layer(one, built, content.hex(), [&](const MountedImage& image) -> Result<void> {
+        return copy_files(from.get(), files, copy, nullptr, image.root.get());
+      }));
+    }
+    return {};
   }
 
   /// Moves the here-documents among the sources to `documents`, with variables replaced.
@@ -727,22 +759,27 @@ class Builder {
     return {};
   }
 
-  Result<void> copy_from(std::size_t index, const Instruction& one, Built& built,
-                         const BuildCopy& copy, const std::string& from) {
+  /// Returns the files of an earlier stage or an image, and adds their digest to `content`.
+  Result<BuildTree> tree_of(std::size_t index, const std::string& from, std::string& content) {
     const auto stage = stage_of(from);
-    BuildTree source;
-    Digest content;
+    BuildTree tree;
     if (stage && *stage < index) {
       const Built* const other = SPC_TRY(build(*stage));
-      source = other->tree;
-      content = other->key;
-    } else {
-      source.image = SPC_TRY_DURING("--from", image_of_name(from));
-      content = source.image->digest;
+      content += other->key.hex();
+      return other->tree;
     }
+    tree.image = SPC_TRY_DURING("from", image_of_name(from));
+    content += tree.image->digest.hex();
+    return tree;
+  }
+
+  Result<void> copy_from(std::size_t index, const Instruction& one, Built& built,
+                         const BuildCopy& copy, const std::string& from) {
+    std::string content;
+    const BuildTree source = SPC_TRY(tree_of(index, from, content));
     const std::string place = places_.workspace() + "-from";
     SPC_TRY(make_directories(place));
-    return layer(one, built, content.hex(), [&](const MountedImage& image) -> Result<void> {
+    return layer(one, built, content, [&](const MountedImage& image) -> Result<void> {
       auto opened = SPC_TRY(source.open(places_));
       const auto mounted = SPC_TRY(mount_image(std::move(opened), place, {.wanted = false}));
       const auto root =
