@@ -124,6 +124,16 @@ def test_directory_is_run_but_not_imported():
     user("import", "./no-such-file", "localhost/x:1").fails(1, "no-such-file")
 
 
+def test_archive_is_exported_in_one_command_as_a_program():
+    made = image("lab/one-command", [{"file": b"x"}])
+    subprocess.run(["skopeo", "copy", "-q", "--src-tls-verify=false", f"docker://{made}", f"docker-archive:{path('one.tar')}"], check=True)
+    os.chmod(path("one.tar"), 0o644)
+    user("export", "docker-archive:one.tar", "one.sif").succeeds()
+    assert os.access(path("one.sif"), os.X_OK) and not os.access(path("one.tar"), os.X_OK)
+    user("run", "-q", "--mounts=/usr:/usr:ro,/lib:/lib,/lib64:/lib64", "./one.sif", "/usr/bin/cat", "/file").succeeds("x")
+    user("export", "docker-archive:none.tar", "none.sif").fails(1, "none.tar")
+
+
 def test_directory_of_a_group_without_its_id_here_runs():
     """As in a project's directory with the set-group-ID bit: a user namespace has the caller's own group only."""
     tree = path("tree-of-group")

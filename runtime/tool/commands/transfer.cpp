@@ -333,6 +333,8 @@ Result<int> run_export(const Arguments& arguments) {
     return target.form == ImageForm::sif ? make_sif(file.file(), source.config) : Result<void>();
   };
   if (const auto written = write(); !written) return file.about(written.error()).during(step);
+  // The first line of a SIF makes it a program.
+  if (target.form == ImageForm::sif) ::fchmod(file.file(), 0755);
   SPC_TRY(file.publish());
   return 0;
 }

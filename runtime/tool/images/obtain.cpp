@@ -346,6 +346,15 @@ Result<ArchiveSource> open_archive_source(const Places& places, const Config& co
     return ArchiveSource{
         SPC_TRY(open_image(places, config, {.image = name, .platform = {}, .pull = {}})), {}};
   }
+  // An archive or a local storage is read now, as it may have changed.
+  const bool is_local = location && location->kind != ImageLocation::Kind::registry &&
+                        location->kind != ImageLocation::Kind::remote_file;
+  if (is_local && places.own_store) {
+    PullRequest wanted{.image = name, .platform = {}, .pull = {}};
+    const auto obtained = SPC_TRY(obtain(places, config, wanted));
+    auto opened = SPC_TRY(open_stored_image(obtained.store.get(), obtained.image));
+    return ArchiveSource{std::move(opened), obtained.image.record->config};
+  }
   const auto store = SPC_TRY(open_store(places.store));
   const auto image = SPC_TRY(find_image(store.get(), name, config.default_registry));
   auto opened = SPC_TRY(open_stored_image(store.get(), image));
