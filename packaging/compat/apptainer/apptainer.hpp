@@ -68,16 +68,6 @@ std::string absolute(std::string path);
 /// Returns whether the file is a SIF, a squashfs or a directory: an image, no definition file.
 bool is_image_file(const std::string& path);
 
-// --- scontainer ---
-
-/// Executes the `scontainer` of this program's directory. Returns only on failure.
-Error become_scontainer(const Words& arguments);
-/// Runs `scontainer` and returns its standard output, or its failure: an Error without a message,
-/// because scontainer has reported it.
-Result<std::string> output_of_scontainer(const Words& arguments);
-/// Runs `scontainer` with the caller's streams and returns its exit status.
-Result<int> run_scontainer(const Words& arguments);
-
 // --- start ---
 
 /// The commands that start a container.

@@ -15,9 +15,9 @@
 
 #include "base/file.hpp"
 #include "base/format.hpp"
-#include "base/process/child.hpp"
 #include "base/text.hpp"
 #include "packaging/compat/apptainer/apptainer.hpp"
+#include "tool/surroundings/places.hpp"
 
 namespace spc::apptainer {
 
@@ -25,6 +25,8 @@ namespace spc::apptainer {
 
 namespace {
 
+using tool::become_scontainer;
+using tool::output_of_scontainer;
 using Use = Flag::Use;
 
 constexpr char kVersion[] = "1.3.6";  // of the Apptainer whose command line this is
@@ -203,58 +205,6 @@ std::string file_name_of(const std::string& uri) {
   std::string tag = colon == std::string::npos ? "latest" : name.substr(colon + 1);
   std::ranges::replace(tag, ':', '.');
   return name.substr(0, colon) + "_" + tag + ".sif";
-}
-
-// --- scontainer ---
-
-namespace {
-
-/// Returns the path of scontainer, which is installed beside this program.
-std::string program() {
-  std::array<char, PATH_MAX> self{};
-  const ssize_t size = ::readlink("/proc/self/exe", self.data(), self.size() - 1);
-  const std::string path(self.data(), size < 0 ? 0U : static_cast<std::size_t>(size));
-  return path.substr(0, path.rfind('/') + 1) + "scontainer";
-}
-
-Words command(const Words& arguments) {
-  Words words{"scontainer"};
-  words.insert(words.end(), arguments.begin(), arguments.end());
-  return words;
-}
-
-}  // namespace
-
-Error become_scontainer(const Words& arguments) {
-  const std::string path = program();
-  const Words words = command(arguments);
-  std::vector<char*> list;
-  for (const std::string& word : words) list.push_back(const_cast<char*>(word.c_str()));
-  list.push_back(nullptr);
-  ::execv(path.c_str(), list.data());
-  return Error::from_errno(errno, "execute " + in_quotes(path));
-}
-
-Result<std::string> output_of_scontainer(const Words& arguments) {
-  auto [reading, writing] = SPC_TRY(make_pipe());
-  Child child = SPC_TRY(Child::start({.path = program(),
-                                      .arguments = command(arguments),
-                                      .descriptors = {{STDIN_FILENO, STDIN_FILENO},
-                                                      {writing.get(), STDOUT_FILENO},
-                                                      {STDERR_FILENO, STDERR_FILENO}}}));
-  writing.reset();
-  const std::string text = read_pipe(reading.get(), 1 << 20);
-  if (!child.wait().success()) return Error(ErrorKind::unavailable, "");
-  return std::string(trimmed(text));
-}
-
-Result<int> run_scontainer(const Words& arguments) {
-  Child child = SPC_TRY(Child::start({.path = program(),
-                                      .arguments = command(arguments),
-                                      .descriptors = {{STDIN_FILENO, STDIN_FILENO},
-                                                      {STDOUT_FILENO, STDOUT_FILENO},
-                                                      {STDERR_FILENO, STDERR_FILENO}}}));
-  return child.wait().code();
 }
 
 // --- pull and build ---

@@ -65,18 +65,6 @@ Result<void> check_uri(const std::string& uri);
 /// user and digest.
 std::string default_file_name(const std::string& uri);
 
-// --- scontainer ---
-
-/// Executes `scontainer` with these arguments and this environment. Returns only on failure.
-Error become_scontainer(const std::vector<std::string>& arguments,
-                        const std::vector<std::string>& environment);
-/// Executes `scontainer` with this process's environment. Returns only on failure.
-Error become_scontainer(const std::vector<std::string>& arguments);
-
-/// Runs `scontainer` and returns its standard output. Its messages go to standard error. If it
-/// fails, it has reported the reason, and the Error's message is empty.
-Result<std::string> output_of_scontainer(const std::vector<std::string>& arguments);
-
 // --- start ---
 
 /// Arguments and environment of the `scontainer run` that implements this `enroot start`.

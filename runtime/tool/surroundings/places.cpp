@@ -12,6 +12,8 @@
 #include <vector>
 
 #include "base/format.hpp"
+#include "base/process/child.hpp"
+#include "base/text.hpp"
 #include "protocol/store_layout.hpp"
 
 namespace spc::tool {
@@ -104,6 +106,63 @@ Result<UniqueFd> open_store(const std::string& path) {
   if (err == ENOENT)
     return Error(ErrorKind::not_found, formatted("no image store {} yet", in_quotes(path)));
   return Error::from_errno(err, "open the image store " + in_quotes(path));
+}
+
+// --- commands on top of scontainer ---
+
+namespace {
+
+/// Returns the path of scontainer, which is installed in the directory of this program.
+std::string path_of_scontainer() {
+  std::array<char, PATH_MAX> self{};
+  const ssize_t size = ::readlink("/proc/self/exe", self.data(), self.size() - 1);
+  const std::string path(self.data(), size < 0 ? 0U : static_cast<std::size_t>(size));
+  return path.substr(0, path.rfind('/') + 1) + "scontainer";
+}
+
+std::vector<char*> pointers(const std::vector<std::string>& words) {
+  std::vector<char*> list;
+  for (const auto& word : words) list.push_back(const_cast<char*>(word.c_str()));
+  list.push_back(nullptr);
+  return list;
+}
+
+std::vector<std::string> command(const std::vector<std::string>& arguments) {
+  std::vector<std::string> words{"scontainer"};
+  words.insert(words.end(), arguments.begin(), arguments.end());
+  return words;
+}
+
+Error become(const std::vector<std::string>& arguments, char* const* environment) {
+  const std::string path = path_of_scontainer();
+  const auto words = command(arguments);
+  ::execve(path.c_str(), pointers(words).data(), environment);
+  return Error::from_errno(errno, "execute " + in_quotes(path));
+}
+
+}  // namespace
+
+Error become_scontainer(const std::vector<std::string>& arguments,
+                        const std::vector<std::string>& environment) {
+  return become(arguments, pointers(environment).data());
+}
+
+Error become_scontainer(const std::vector<std::string>& arguments) {
+  return become(arguments, environ);
+}
+
+Result<std::string> output_of_scontainer(const std::vector<std::string>& arguments) {
+  constexpr std::size_t kMost = 1 << 20;
+  auto [reading, writing] = SPC_TRY(make_pipe());
+  Child child = SPC_TRY(Child::start({.path = path_of_scontainer(),
+                                      .arguments = command(arguments),
+                                      .descriptors = {{STDIN_FILENO, STDIN_FILENO},
+                                                      {writing.get(), STDOUT_FILENO},
+                                                      {STDERR_FILENO, STDERR_FILENO}}}));
+  writing.reset();
+  const std::string text = read_pipe(reading.get(), kMost);
+  if (!child.wait().success()) return Error(ErrorKind::unavailable, "");
+  return std::string(trimmed(text));
 }
 
 }  // namespace spc::tool

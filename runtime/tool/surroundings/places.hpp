@@ -79,4 +79,17 @@ Result<std::string> absolute_path(const std::string& path);
 /// Creates a directory with its parents, mode 0700.
 Result<void> make_directories(const std::string& path);
 
+// --- commands on top of scontainer ---
+
+/// Executes the `scontainer` of this program's directory with these arguments and this environment.
+/// Returns only on failure.
+Error become_scontainer(const std::vector<std::string>& arguments,
+                        const std::vector<std::string>& environment);
+/// Does the same with this process's environment.
+Error become_scontainer(const std::vector<std::string>& arguments);
+
+/// Runs `scontainer` and returns its standard output, without white space around it. Its messages
+/// go to standard error. If it fails, it has reported the reason, and the Error's message is empty.
+Result<std::string> output_of_scontainer(const std::vector<std::string>& arguments);
+
 }  // namespace spc::tool
