@@ -17,6 +17,7 @@
 #include "base/process/child.hpp"
 #include "base/process/own_program.hpp"
 #include "base/process/user_namespace.hpp"
+#include "base/text.hpp"
 #include "image/store/store.hpp"
 #include "launch/sources/image_order.hpp"
 #include "launch/task/image_files.hpp"
