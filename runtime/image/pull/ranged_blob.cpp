@@ -145,6 +145,7 @@ HttpHandler::Take RangedBlob::take_rest(std::span<const std::byte> bytes) {
     paused_from_ = Clock::now();
     return Take::later;
   }
+  if (position_ == request_.begin_at) measure_from_now();  // without the request's own time
   position_ += bytes.size();
   rest_is_done_ = is_last;  // advance() ends the request, which libcurl's callback cannot
   return is_last ? Take::later : Take::taken;
