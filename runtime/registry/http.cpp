@@ -280,6 +280,7 @@ struct HttpClient::Transfer {
   const char* server = "registry";
   bool proxied = false;
   bool paused = false;
+  bool stopped = false;         // by its handler
   bool without_bundle = false;  // trusted certificates are looked up by their hashes only
   std::string form;
   HttpUpload upload;
@@ -322,7 +323,7 @@ struct HttpClient::Transfer {
     switch (transfer.handler->body(transfer.head, std::as_bytes(std::span(data, size)))) {
       case HttpHandler::Take::taken: return size;
       case HttpHandler::Take::later: transfer.paused = true; return CURL_WRITEFUNC_PAUSE;
-      case HttpHandler::Take::stop: break;
+      case HttpHandler::Take::stop: transfer.stopped = true; break;
     }
     return 0;
   }
@@ -464,6 +465,8 @@ struct HttpClient::Impl {
         curl_easy_getinfo(transfer.handle, CURLINFO_PRIMARY_IP, &ip) == CURLE_OK && ip != nullptr) {
       end.from_loopback = std::strncmp(ip, "127.", 4) == 0 || std::strcmp(ip, "::1") == 0;
     }
+    // A handler that stops a resumed transfer fails curl_easy_pause() and not always the transfer.
+    if (code == CURLE_OK && transfer.stopped) code = CURLE_WRITE_ERROR;
     if (code == CURLE_OK) return end;
     if (!transfer.refused.empty()) {
       end.kind = HttpEnd::Kind::failed;

@@ -1,4 +1,14 @@
 #include "registry/challenge.hpp"
+
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <optional>
+#include <string>
+#include <thread>
+
+#include "registry/http.hpp"
 #include "unit/catch2_compat.hpp"
 
 using namespace spc;
@@ -135,4 +145,71 @@ TEST_CASE("credentials_go_only_to_servers_of_registry_domain") {
   CHECK(plain("http://login:80/token", "https://registry.example.org", {"login"}));
   CHECK_FALSE(plain("http://auth.example.org/token", "https://registry.example.org"));
   CHECK_FALSE(plain("http://other:5001/token", "http://reg:5000"));
+}
+
+namespace {
+
+/// Answers one request on the loopback interface.
+class OneAnswer {
+ public:
+  explicit OneAnswer(std::string answer) : answer_(std::move(answer)) {
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    socklen_t size = sizeof address;
+    auto* generic = reinterpret_cast<sockaddr*>(&address);
+    REQUIRE(::bind(listener_, generic, size) == 0);
+    REQUIRE(::listen(listener_, 1) == 0);
+    REQUIRE(::getsockname(listener_, generic, &size) == 0);
+    url = "http://127.0.0.1:" + std::to_string(ntohs(address.sin_port)) + "/";
+    thread_ = std::thread([this] {
+      const int connection = ::accept(listener_, nullptr, nullptr);
+      char request[4096];
+      if (::recv(connection, request, sizeof request, 0) > 0)
+        (void)::send(connection, answer_.data(), answer_.size(), MSG_NOSIGNAL);
+      (void)::recv(connection, request, sizeof request, 0);  // until the client ends
+      ::close(connection);
+    });
+  }
+  ~OneAnswer() {
+    ::shutdown(listener_, SHUT_RDWR);
+    thread_.join();
+    ::close(listener_);
+  }
+  OneAnswer(const OneAnswer&) = delete;
+  OneAnswer& operator=(const OneAnswer&) = delete;
+
+  std::string url;
+
+ private:
+  std::string answer_;
+  int listener_ = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  std::thread thread_;
+};
+
+/// Takes nothing of the first delivery, and stops at the second.
+struct LateStop final : HttpHandler {
+  int deliveries = 0;
+  std::optional<HttpEnd> end;
+  Take body(const HttpHead&, std::span<const std::byte>) override {
+    return ++deliveries == 1 ? Take::later : Take::stop;
+  }
+  void ended(const HttpHead&, HttpEnd how) override { end = std::move(how); }
+};
+
+}  // namespace
+
+TEST_CASE("transfer_stopped_when_resumed_is_not_complete") {
+  const OneAnswer server("HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nbytes");
+  const auto client = HttpClient::create({}).value();
+  LateStop handler;
+  HttpRequest request;
+  request.url = server.url;
+  REQUIRE(client->start(request, handler));
+  for (int i = 0; i < 200 && !handler.end; ++i) {
+    REQUIRE(client->wait(std::chrono::milliseconds(50)));
+    if (handler.deliveries == 1) client->resume(handler);
+  }
+  REQUIRE(handler.end);
+  CHECK(handler.end->kind == HttpEnd::Kind::broken);
 }
