@@ -3,6 +3,8 @@
 
 #include "across_nodes.hpp"
 
+#include <dlfcn.h>
+
 #include <cstdlib>
 #include <fstream>
 #include <iterator>
@@ -95,6 +97,19 @@ void replace_limits() {
     std::string(now).copy(kept_limits[i], kLimitRoom - 1);
     ::setenv(kStepLimits[i].variable, kStepLimits[i].value, 1);
   }
+}
+
+/// Makes srun exit with status 1 if its tasks succeed. Slurm has no call for it. The handler stays
+/// in memory when srun unloads this plugin.
+void fail_srun() {
+  Dl_info here{};
+  if (::dladdr(&components_seen, &here) == 0 ||
+      ::dlopen(here.dli_fname, RTLD_NOW | RTLD_NOLOAD | RTLD_NODELETE) == nullptr)
+    return;
+  const auto fail = [](int status, void*) {
+    if (status == 0) std::exit(EXIT_FAILURE);  // runs the handlers that are left
+  };
+  ::on_exit(fail, nullptr);
 }
 
 void tell_tags(unsigned patience) {
@@ -235,6 +250,7 @@ int collect_errors(spank_t spank) {
 
 void stop_collecting() {
   collector().stop();
+  if (collector().has_failed()) fail_srun();
   spc_tracker_free(tracker);
   tracker = nullptr;
   spc_tags_free(asked_tags);
@@ -280,22 +296,29 @@ std::optional<SrunThatListens> SrunThatListens::of_this_step(spank_t spank) {
   spank_unsetenv(spank, kReportVariable);
   SrunThatListens srun;
   const auto address = ReportAddress::parse(variable);
-  // On a single node there is nothing to collect.
-  if (!address || !variable_of_job("SLURM_STEP_NUM_NODES", nodes, spank) || nodes == "1")
-    return std::nullopt;
+  if (!address || !variable_of_job("SLURM_STEP_NUM_NODES", nodes, spank)) return std::nullopt;
+  srun.is_for_one_node_ = nodes == "1";
   if (!variable_of_job("SLURM_LAUNCH_NODE_IPADDR", srun.host_, spank)) return std::nullopt;
   if (!variable_of_job("SLURMD_NODENAME", srun.node_, spank)) return std::nullopt;
   srun.address_ = *address;
   return srun;
 }
 
-bool SrunThatListens::takes(const char* error) const {
+bool SrunThatListens::is_wanted() {
   // In the container, config.toml is not visible. Without an agent, no settings were received for
   // this step.
   const int flags = spc_task_flags(state.runtime);
-  const bool wanted =
-      flags >= 0 ? (flags & SPC_FLAG_ERROR_REPORT) != 0 : spc_site_flag("error_report", 1) != 0;
-  return wanted && report_error(host_, address_, node_, error);
+  return flags >= 0 ? (flags & SPC_FLAG_ERROR_REPORT) != 0 : spc_site_flag("error_report", 1) != 0;
+}
+
+bool SrunThatListens::takes(const char* error) const {
+  // On a single node there is nothing to collect.
+  return !state.verbose && !is_for_one_node_ && is_wanted() &&
+         report_error(host_, address_, node_, error);
+}
+
+void SrunThatListens::fail() const {
+  if (is_wanted()) report_error(host_, address_, node_, "");
 }
 
 }  // namespace spank_container

@@ -57,7 +57,7 @@ std::string take_tracker(spank_t spank);
 /// `is_component`: the components of the step differ.
 std::string take_own_component(spank_t spank, bool& is_component);
 
-/// Connection data of the srun of a step on several nodes.
+/// Connection data of the step's srun.
 class SrunThatListens {
  public:
   /// Reads and removes the variable with srun's address.
@@ -65,9 +65,14 @@ class SrunThatListens {
   /// Sends this node's error to srun. Returns false if srun did not accept it and will not print
   /// it.
   [[nodiscard]] bool takes(const char* error) const;
+  /// Makes srun exit with status 1 if its tasks succeed.
+  void fail() const;
 
  private:
+  [[nodiscard]] static bool is_wanted();
+
   std::string host_, node_;
+  bool is_for_one_node_ = false;
   ReportAddress address_;
 };
 

@@ -176,7 +176,8 @@ bool ErrorCollector::take(const ErrorReport& report, int64_t now) {
 
   const std::string node = printable(report.node);
   const std::string text = printable(report.text);
-  if (!is_node_name(node) || text.empty() || reports_ >= kReports) return false;
+  if (!is_node_name(node) || reports_ >= kReports) return false;
+  if (text.empty()) return has_failed_ = true;
   auto alike = std::find_if(collected_.begin(), collected_.end(),
                             [&](const Collected& one) { return one.text == text; });
   if (alike == collected_.end()) {

@@ -21,7 +21,7 @@ inline constexpr char kReportVariable[] = "SLURM_SCONTAINER_REPORT";
 using ReportToken = std::array<unsigned char, 16>;
 
 /// One node's error on the wire, in memory layout. It contains no numbers, so byte order does not
-/// matter.
+/// matter. An empty text makes srun fail for a reason that the node prints.
 struct ErrorReport {
   char magic[8] = {'s', 'p', 'c', 'e', 'r', 'r', '1', '\0'};
   ReportToken token{};
@@ -71,6 +71,8 @@ class ErrorCollector {
   void start(size_t nodes, Print print);
   /// Prints the remaining errors and ends the thread.
   void stop();
+  /// After stop(): returns whether a node has made the step fail.
+  [[nodiscard]] bool has_failed() const { return has_failed_; }
 
  private:
   struct Connection {
@@ -102,6 +104,7 @@ class ErrorCollector {
   std::vector<Connection> connections_;
   std::vector<Collected> collected_;
   size_t reports_ = 0, text_bytes_ = 0;
+  bool has_failed_ = false;
   int64_t first_ = 0, last_ = 0;  ///< times of the oldest and newest of `collected_`
 };
 

@@ -137,7 +137,7 @@ void run_prolog(void* spank) {
 
 }  // namespace
 
-const TaskStarted& start_task(spank_t spank, ReadTexts read) {
+const TaskStarted& start_task(spank_t spank, spc_environment environment) {
   spank_get_item(spank, S_TASK_ID, &state.task);
   spank_get_item(spank, S_JOB_NODEID, &state.node);
   state.tells_progress = state.is_first() && state.node == 0;
@@ -150,14 +150,12 @@ const TaskStarted& start_task(spank_t spank, ReadTexts read) {
   static const char* const no_variables[] = {nullptr};
   char** variables = nullptr;
   const bool has_variables = spank_get_item(spank, S_JOB_ENV, &variables) == ESPANK_SUCCESS;
-  spc_environment environment{};
   environment.size = sizeof environment;
   environment.variables = has_variables ? variables : no_variables;
   environment.set = set_variable;
   environment.unset = unset_variable;
   environment.arg = spank;
   environment.before_entering = run_prolog;
-  environment.read = read;
   environment.before_leading = speak_for_node;
   outcome.code = spc_task_enter(state.runtime, nullptr, &environment);
   return outcome;

@@ -14,9 +14,6 @@ namespace spank_container {
 /// task still has the capabilities for entering, so this file reads no text of the user: it passes
 /// pointers on. tests/architecture counts its lines.
 
-/// spc_environment::read.
-using ReadTexts = int (*)(const spc_options** options, const char* const** variables, void* spank);
-
 struct TaskStarted {
   int code = SPC_E_INTERNAL;  ///< of spc_task_enter; unchanged without an agent: State::step_error
   int prolog_status = 0;      ///< exit status of the site's TaskProlog, if it ran on the host
@@ -24,6 +21,7 @@ struct TaskStarted {
 };
 
 /// As the user: takes the task into the container. The process has no capability afterwards.
-const TaskStarted& start_task(spank_t spank, ReadTexts read);
+/// `environment` has `read` and `fail_step`.
+const TaskStarted& start_task(spank_t spank, spc_environment environment);
 
 }  // namespace spank_container

@@ -92,7 +92,7 @@ void note_submission() {
   note_variables(from_process, nullptr);
 }
 
-/// receives this task's error; without it the task prints the error itself
+/// receives this task's error; without it the task prints the error itself, as with --verbose
 std::optional<SrunThatListens> srun;
 
 /// Passes plugstack.conf's settings to the library. Returns the error, or an empty text.
@@ -314,7 +314,6 @@ struct TaskTexts {
     request->options.resolved = tags.c_str();
     request->options.tracker = tracker.c_str();
     state.verbose = request->summary.verbose != 0;
-    if (state.verbose) srun.reset();
     refused = unusable.empty() ? request->refused : unusable;
     is_outside = refused.empty() && is_component && request->summary.container == 0;
     const bool explains = refused.empty() && request->summary.explain != 0;
@@ -337,6 +336,11 @@ int read_texts(const spc_options** options, const char* const** variables, void*
   *variables = texts.variables;
   return SPC_OK;
 }
+
+/// Called without capabilities.
+constexpr spc_environment kWithoutPrivilege = {.read = read_texts, .fail_step = [](void*) {
+                                                 if (srun) srun->fail();
+                                               }};
 
 }  // namespace
 
@@ -396,7 +400,7 @@ int refuse_early(spank_t spank) {
 }
 
 void enter_or_end_task(spank_t spank) {
-  const TaskStarted& started = start_task(spank, read_texts);
+  const TaskStarted& started = start_task(spank, kWithoutPrivilege);
   // The task has no capability any more: it is inside, or stays on the host.
   if (started.code != SPC_OK) {
     const std::string why =

@@ -231,6 +231,9 @@ int spc_task_enter(spc_runtime* rt, const spc_options* options, const spc_enviro
     std::function<void(bool)> lead;
     if (environment.before_leading != nullptr)
       lead = [&](bool first) { environment.before_leading(first ? 1 : 0, environment.arg); };
+    const auto fail_step = [&] {
+      if (environment.fail_step != nullptr) environment.fail_step(environment.arg);
+    };
     const auto read = [&](ReadAt where) { return read_texts(*rt, options, environment, where); };
     const auto change = SPC_TRY(launch({.read = read,
                                         .variables = environment.variables,
@@ -240,6 +243,7 @@ int spc_task_enter(spc_runtime* rt, const spc_options* options, const spc_enviro
                                         .log = log,
                                         .before_entering = before,
                                         .before_leading = lead,
+                                        .fail_step = fail_step,
                                         .task_flags = rt->task_flags}));
     hand_over(change, environment);
     return {};

@@ -341,7 +341,7 @@ void watch(Save& save, const std::string& path, int signals) {
     SaveMessage message;
     if (events[1].revents == 0 && receive_struct(kSaveSocket, message)) continue;
     save.abandon();
-    say(kSaveSocket, SaveMessageKind::done,
+    say(kSaveSocket, SaveMessageKind::failed,
         formatted("container not saved to {}: it was cancelled", path));
     end_with_slurmstepd();
   }
@@ -371,7 +371,7 @@ Result<void> save_container(Save& save, const SavedTree& tree, const std::string
   const auto ending = wait_for_the_end(signals.get());
   if (!ending) ::_exit(0);
   if (const auto why = obstacle(*ending, signals.get())) {
-    say(kSaveSocket, SaveMessageKind::done, *why);
+    say(kSaveSocket, why->empty() ? SaveMessageKind::done : SaveMessageKind::failed, *why);
     end_with_slurmstepd();
   }
   Save save(target, *std::move(planned));
@@ -379,7 +379,7 @@ Result<void> save_container(Save& save, const SavedTree& tree, const std::string
   const auto saved = save_container(save, *ending->tree, path, cpus, signals.get());
   const auto milliseconds = static_cast<int>((now_us() - begin) / 1000);
   if (!saved) {
-    say(kSaveSocket, SaveMessageKind::done,
+    say(kSaveSocket, SaveMessageKind::failed,
         formatted("save the container to {}: {}", path, saved.error().message()));
   } else {
     if (milliseconds > kFirstProgress && says_progress()) {

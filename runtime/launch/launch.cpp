@@ -133,7 +133,7 @@ Result<std::optional<EnvironmentChange>> without_container(Error error, const Ar
   if (removes(asked->request) && error.sys_errno() == kRemovedErrno)
     return std::optional<EnvironmentChange>();
   const std::string& image = asked->request.image;
-  const TaskContext task{asked->request, asked->job, call.step, call.log};
+  const TaskContext task{asked->request, asked->job, call.step, call.log, call.fail_step};
   if (error.is_of_pull()) say_import(task, Event::import_fails);
   const auto number = asked->job.find("SLURM_LOCALID");
   const bool tells =
@@ -195,7 +195,7 @@ Result<std::optional<EnvironmentChange>> start_task(Arrival& arrival, const Task
   auto hooks =
       StepHooks::inside(context_of(asked, entry), entry.edits, std::move(of_host.edits), call.log);
   const UserIdentity on_host = spec.user;
-  const TaskContext task{request, asked.job, call.step, call.log};
+  const TaskContext task{request, asked.job, call.step, call.log, call.fail_step};
   if (!arrival.led && !request.name) say_import(task, Event::import_ends);
   SPC_TRY(decide_all(entry, hooks, request, task));
   if (request.explain) {  // a container that another step has started

@@ -43,6 +43,8 @@ struct TaskCall {
       before_entering;  ///< called on the host when everything is ready; may be empty
   /// Called in the leader's process; true for the first leader of its node; may be empty.
   std::function<void(bool)> before_leading;
+  /// Called in a process that the leader starts: makes the step fail.
+  std::function<void()> fail_step;
   std::int64_t& task_flags;  ///< TaskStart::task_flags
 };
 
@@ -63,6 +65,7 @@ struct TaskContext {
   const std::map<std::string, std::string>& job;  ///< the job's environment
   const StepChannel& step;
   Log& log;
+  const std::function<void()>& fail_step;  ///< TaskCall::fail_step
 
   /// Returns the file to which this node saves the container; empty if it does not.
   [[nodiscard]] std::optional<std::string> save_path() const;

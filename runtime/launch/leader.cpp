@@ -66,7 +66,7 @@ Result<LeaderEnd> read_and_lead(const TaskCall& call, AgentLine& line, const Lea
   explains = asked.request.explain.has_value();
   FirstLog log(call.log, start.parent == ChildOf::us);
   const auto tell = [&] { log.tell(); };
-  const TaskContext task{asked.request, asked.job, call.step, log};
+  const TaskContext task{asked.request, asked.job, call.step, log, call.fail_step};
   auto led = Leader(task, line, start).lead(tell);
   if (!led || *led != LeaderEnd::again) tell();
   return led;
@@ -175,11 +175,14 @@ Result<LeaderEnd> Leader::pull() {
 /// Starts the processes that live on the host until all tasks have ended. `save` comes second, as
 /// slurmstepd waits for one process only.
 Result<void> Leader::start_processes() {
-  if (runs_stop_hooks()) {
-    const auto stop = [&](Log& to_user) { hooks_->stop(to_user); };
-    stop_process_ = SPC_TRY(StopProcess::start(task_.step, stop));
+  const auto path = task_.save_path();
+  if (runs_stop_hooks() || path) {
+    const auto stop = [&](Log& to_user) {
+      if (runs_stop_hooks()) hooks_->stop(to_user);
+    };
+    stop_process_ = SPC_TRY(StopProcess::start(task_.step, stop, task_.fail_step));
   }
-  if (const auto path = task_.save_path()) {
+  if (path) {
     const StepChannel& channel = stop_process_.channel_of_save(task_.step);
     const std::string name = request_.name ? request_.name->text : "";
     saver_ = SPC_TRY_DURING("--container-save",
@@ -306,7 +309,7 @@ Result<LeaderEnd> Leader::build() {
   }
   if (!request_.explain) {
     // Without it the step lacks a line at its end.
-    if (reports_) (void)report_at_end(stop_process_.channel_of_save(task_.step), end_);
+    if (reports_) (void)report_at_end(stop_process_.channel_of_report(task_.step), end_);
     return LeaderEnd::set_up;
   }
   SPC_TRY(explain_instead());
@@ -380,14 +383,14 @@ Result<void> Leader::explain_instead() {
 bool Leader::collect_end_facts() {
   const SitePolicy& site = entry_.site;
   const ContainerSpec& spec = entry_.spec;
-  if (saver_ || request_.explain || !is_first() || !makes()) return false;
+  if (request_.explain || !is_first() || !makes()) return false;
   const auto of_job = [&](const char* name) {
     const auto found = task_.job.find(name);
     return found == task_.job.end() ? std::string() : found->second;
   };
   end_.explains = site.failure_hints;
   end_.prefix = message_prefix(*request_.style);
-  end_.has_own_layer = spec.writable && !request_.name;
+  end_.has_own_layer = spec.writable && !request_.name && !saver_;
   end_.tmpfs_size = upper_size_;
   const std::string node = of_job("SLURM_NODEID");
   end_.is_first_node = node.empty() || node == "0";

@@ -104,7 +104,7 @@ class Leader {
   Result<void> set_up_inside(const Digest& manifest, bool asks_host);
   void take_back();
   /// Collects, on the host, what the report of the step's end needs. Returns whether there will be
-  /// one: not of a container that is saved, joined or explained.
+  /// one: not of a container that is joined or explained.
   bool collect_end_facts();
   Result<void> explain_instead();
 

@@ -11,8 +11,13 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cstring>
+#include <optional>
+#include <span>
+#include <utility>
+#include <vector>
 
 #include "base/file.hpp"
 #include "base/process/child.hpp"
@@ -155,45 +160,64 @@ class StepdLog final : public Log {
   int stepd_;
 };
 
-/// Relays messages between slurmstepd, the tasks and `save` until all tasks have ended and `save`
-/// is done. Returns false if slurmstepd is gone. `lost`: `save` had started and ended without its
-/// last message.
-bool wait_for_the_end(int stepd, int save, bool& lost) {
-  bool has_save = false;
-  bool may_be_lost = false;
-  bool ended = false;
-  while (!ended || has_save) {
-    pollfd events[] = {{stepd, POLLIN, 0}, {save, POLLIN, 0}};
-    if (::poll(events, 2, -1) < 0) continue;
-    SaveMessage message;
-    if (events[0].revents != 0) {
-      if (!receive_struct(stepd, message)) return false;
-      ended = ended || message.kind == SaveMessageKind::save;
-      if (has_save) [[maybe_unused]]
-        const auto sent = send_struct(save, message);
-    }
-    if (events[1].revents == 0) continue;
-    if (!receive_struct(save, message)) {
-      lost = has_save && !may_be_lost;
-      has_save = false;
-      save = -1;
-      continue;
-    }
-    if (message.kind == SaveMessageKind::started) {
-      has_save = true;
-      may_be_lost = message.may_be_lost;
-    }
-    if (message.kind == SaveMessageKind::progress || message.kind == SaveMessageKind::done) {
-      say(stepd, message.text.view(), SaveMessageKind::progress);
-    }
-    if (message.kind == SaveMessageKind::done) has_save = false;
+/// The saver or the report, at the other end of `socket`.
+struct Relayed {
+  int socket = -1;
+  bool is_running = false, may_be_lost = false;
+};
+
+/// Handles a message of the saver or report. Returns false if the container was not saved.
+bool relay(Relayed& one, int stepd, const std::vector<SaveMessage>& told) {
+  SaveMessage message;
+  if (!receive_struct(one.socket, message)) {
+    one.socket = -1;
+    if (!std::exchange(one.is_running, false) || one.may_be_lost) return true;
+    say(stepd,
+        "spank-container: save the container: the saver exited unexpectedly (hint: if it was not "
+        "cancelled, increase --mem)",
+        SaveMessageKind::progress);
+    return false;
   }
-  return true;
+  if (message.kind == SaveMessageKind::started) {
+    one.is_running = true;
+    one.may_be_lost = message.may_be_lost;
+    for (const SaveMessage& earlier : told)
+      [[maybe_unused]] const auto sent = send_struct(one.socket, earlier);
+    return true;
+  }
+  say(stepd, message.text.view(), SaveMessageKind::progress);
+  if (message.kind != SaveMessageKind::progress) one.is_running = false;
+  return message.kind != SaveMessageKind::failed;
 }
 
-/// Runs in the child: keeps three descriptors, at 3 to 5, and closes all others of the task.
-[[noreturn]] void live(int stepd, int save, int confirmation,
-                       const std::function<void(Log&)>& stop) {
+/// Relays messages until all tasks, the saver and the report have ended. Returns whether nothing
+/// has failed, or nothing if slurmstepd is gone.
+std::optional<bool> wait_for_the_end(int stepd, std::span<Relayed> relayed) {
+  std::vector<SaveMessage> told;  // by slurmstepd and the tasks
+  bool ended = false, is_saved = true;
+  while (!ended || std::ranges::any_of(relayed, &Relayed::is_running)) {
+    std::vector<pollfd> events{{stepd, POLLIN, 0}};
+    for (const Relayed& one : relayed) events.push_back({one.socket, POLLIN, 0});
+    if (::poll(events.data(), events.size(), -1) < 0) continue;
+    if (events[0].revents != 0) {
+      SaveMessage message;
+      if (!receive_struct(stepd, message)) return std::nullopt;
+      ended = ended || message.kind == SaveMessageKind::save;
+      told.push_back(message);
+      for (const Relayed& one : relayed) {
+        if (one.is_running) [[maybe_unused]]
+          const auto sent = send_struct(one.socket, message);
+      }
+    }
+    for (std::size_t i = 0; i < relayed.size(); ++i)
+      if (events[i + 1].revents != 0) is_saved = relay(relayed[i], stepd, told) && is_saved;
+  }
+  return is_saved;
+}
+
+/// Runs in the child: keeps four descriptors, at 3 to 6, and closes all others of the task.
+[[noreturn]] void live(std::array<int, 4> kept, const std::function<void(Log&)>& stop,
+                       const std::function<void()>& fail_step) {
   ::setsid();
   ::prctl(PR_SET_NAME, "hooks");
   ::prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0);
@@ -204,21 +228,21 @@ bool wait_for_the_end(int stepd, int save, bool& lost) {
   if (!give_up_privilege()) ::_exit(126);
   SaveMessage message;
   message.kind = SaveMessageKind::started;
-  if (!send_struct(stepd, message)) ::_exit(126);
-  int kept[] = {stepd, save, confirmation};
+  if (!send_struct(kept[0], message)) ::_exit(126);
   for (int& fd : kept) fd = ::fcntl(fd, F_DUPFD_CLOEXEC, 100);
   const int null = ::open("/dev/null", O_RDWR | O_CLOEXEC);
   for (const int fd : {0, 1, 2}) ::dup2(null, fd);
-  for (int i = 0; i < 3; ++i) ::dup3(kept[i], 3 + i, O_CLOEXEC);
-  ::syscall(SYS_close_range, 6, ~0U, 0);
+  for (int i = 0; i < 4; ++i) ::dup3(kept[static_cast<std::size_t>(i)], 3 + i, O_CLOEXEC);
+  ::syscall(SYS_close_range, 7, ~0U, 0);
   [[maybe_unused]] const int root = ::chdir("/");
 
-  bool lost = false;
-  if (!wait_for_the_end(3, 4, lost)) ::_exit(1);
+  Relayed relayed[] = {{.socket = 4}, {.socket = 5}};
+  const auto is_saved = wait_for_the_end(3, relayed);
+  if (!is_saved) ::_exit(1);
+  if (!*is_saved) fail_step();
   char yes = 0;
-  if (::read(5, &yes, 1) == 1) {  // otherwise the start has failed, and its error was reported
+  if (::read(6, &yes, 1) == 1) {  // otherwise the start has failed, and its error was reported
     StepdLog log(3);
-    if (lost) log.write(LogLevel::info, "save the container: the saver exited unexpectedly");
     stop(log);
   }
   say(3, "", SaveMessageKind::done);
@@ -231,8 +255,10 @@ bool wait_for_the_end(int stepd, int save, bool& lost) {
 
 }  // namespace
 
-Result<StopProcess> StopProcess::start(const StepChannel& step, std::function<void(Log&)> stop) {
-  auto line = SPC_TRY(socket_pair());
+Result<StopProcess> StopProcess::start(const StepChannel& step, std::function<void(Log&)> stop,
+                                       std::function<void()> fail_step) {
+  auto saver = SPC_TRY(socket_pair());
+  auto report = SPC_TRY(socket_pair());
   int ends[2];
   if (::pipe2(ends, O_CLOEXEC | O_NONBLOCK) != 0) return Error::from_errno(errno, "make a pipe");
   const UniqueFd confirmed(ends[0]);
@@ -240,10 +266,12 @@ Result<StopProcess> StopProcess::start(const StepChannel& step, std::function<vo
   process.confirmation_.reset(ends[1]);
   // A child of slurmstepd, as `save` is.
   const auto begin = [&]() -> int {
-    live(step.save.get(), line.second.get(), confirmed.get(), stop);
+    live({step.save.get(), saver.second.get(), report.second.get(), confirmed.get()}, stop,
+         fail_step);
   };
   SPC_TRY(Child::run(begin, "run stop hooks", 0, ChildOf::our_parent));
-  process.of_save_.save = std::move(line.first);
+  process.of_save_.save = std::move(saver.first);
+  process.of_report_.save = std::move(report.first);
   return process;
 }
 

@@ -45,26 +45,31 @@ void tell_saver_of_task(const StepChannel& step);
 
 // --- stop process ---
 
-/// A process that stays on the host while a step's tasks live and then runs the stop hooks. For
-/// slurmstepd it is a saver (protocol/save.hpp): a process of the user in the step, notified when
-/// all tasks have ended and awaited through its pidfd. If there is a saver as well, it relays
-/// between the two.
+/// A process that stays on the host while a step's tasks live, then runs the stop hooks, and makes
+/// the step fail if its container was not saved. For slurmstepd it is a saver (protocol/save.hpp):
+/// a process of the user in the step, notified when all tasks have ended and awaited through its
+/// pidfd. It relays between slurmstepd and the saver and report of the step.
 class StopProcess {
  public:
   StopProcess() = default;
   /// Starts the process, on the host, as the user, in the leader. It calls `stop` with a log that
-  /// reaches the user.
-  static Result<StopProcess> start(const StepChannel& step, std::function<void(Log&)> stop);
+  /// reaches the user, and `fail_step` if the saver failed.
+  static Result<StopProcess> start(const StepChannel& step, std::function<void(Log&)> stop,
+                                   std::function<void()> fail_step);
 
-  /// Returns the step as seen by a saver: `step` itself if there is no such process.
+  /// Returns the step as seen by a saver, and by the report of its end: `step` itself if there is
+  /// no such process.
   [[nodiscard]] const StepChannel& channel_of_save(const StepChannel& step) const {
     return of_save_.save ? of_save_ : step;
+  }
+  [[nodiscard]] const StepChannel& channel_of_report(const StepChannel& step) const {
+    return of_report_.save ? of_report_ : step;
   }
   /// Enables `stop`, which is not called otherwise: the start has changes to undo from now on.
   void confirm();
 
  private:
-  StepChannel of_save_;
+  StepChannel of_save_, of_report_;
   UniqueFd confirmation_;
 };
 

@@ -14,7 +14,7 @@ namespace spc {
 ///   each task  ── entered ──►               save        on slurmstepd's end, which tasks inherit
 ///   slurmstepd ── save (tasks, killed) ──►  save        all tasks of the node have ended
 ///   save       ── progress … ──►            slurmstepd
-///   save       ── done ──►                  slurmstepd  the last message; then slurmstepd waits
+///   save       ── done or failed ──►        slurmstepd  the last message; then slurmstepd waits
 ///                                                       for the end of the socket
 ///
 /// On the socket between the leader and the saver:
@@ -42,8 +42,8 @@ struct SaveMessage {
   std::uint32_t killed = 0;  ///< save: of those, ended by SIGTERM or SIGKILL
   std::uint32_t failed = 0;  ///< save: of those, ended with a status that is not 0
   bool may_be_lost = false;  ///< started: its unexpected end is no error
-  Text<600> text;            ///< progress, done: a line, or empty
-  WireError error;           ///< failed
+  Text<600> text;            ///< progress, done, failed: a line, or empty
+  WireError error;           ///< failed, to the leader
 };
 
 /// Descriptors of the program; 0-2 are /dev/null.

@@ -148,6 +148,9 @@ struct spc_environment {
    * container up. `first` is 1 in the first of these processes, which logs for the whole node.
    * Where each task has its own container, later calls have 0. */
   void (*before_leading)(int first, void* arg);
+  /* Or NULL. Called in a process of the user's when the node's tasks have ended and the container
+   * could not be saved: makes srun fail. */
+  void (*fail_step)(void* arg);
 };
 
 /* Creates a handle; free it with spc_close(). `log` may be NULL. */

@@ -206,9 +206,30 @@ def full_disk_is_reported_in_one_line_and_leaves_nothing(cluster):
     cluster.root("node01", "mount", "-t", "tmpfs", "-o", "size=2m,mode=1777", "tmpfs", "/run/small").good()
     try:
         done = cluster.bash("head -c 8M /dev/urandom >/random", *ON, "--container-save=/run/small/x.sqsh")
-        equal((done.rc, len(done.errors())), (0, 1), "exit code and error lines", done)
+        equal((done.rc, len(done.errors())), (1, 1), "exit code and error lines", done)
         same_as_golden("save_to_a_full_disk", done.errors()[0] + "\n", done)
         equal(os.listdir(cluster.inside("node01", "/run/small")), [], "files left")
+    finally:
+        cluster.root("node01", "umount", "/run/small").good()
+        cluster.root("node01", "rmdir", "/run/small")
+    cluster.must_be_quiet()
+
+
+@test
+def failed_save_keeps_the_exit_code_of_failed_tasks(cluster):
+    cluster.root("node01", "mkdir", "-p", "/run/small").good()
+    cluster.root("node01", "mount", "-t", "tmpfs", "-o", "size=2m,mode=1777", "tmpfs", "/run/small").good()
+    try:
+        fill = "head -c 8M /dev/urandom >/random; "
+        there = "--container-save=/run/small/%N.sqsh"
+        for script, options, code in ((fill + "exit 3", ON, 3), (fill + "kill -9 $$", ON, 137), (fill, (*ON, "--container-verbose"), 1),
+                                      ('[ "$SLURM_PROCID" = 0 ] || exit 0; ' + fill, ("-N2", "-n2"), 1)):
+            done = cluster.bash(script, *options, there)
+            equal(done.rc, code, script, done)
+            equal(done.err.count("its file system is full"), 1, "lines", done)
+        srun = " ".join(["srun", *ON, there, "--container-image=registry:5000/suites/base:1", "bash", "-c", f"'{fill}'"])
+        job = cluster.submit(f"#!/bin/sh\n#SBATCH -w node01\nset -e\n{srun}\necho not reached\n")
+        equal(cluster.await_job(job)["JobState"], "FAILED", "state of the job")
     finally:
         cluster.root("node01", "umount", "/run/small").good()
         cluster.root("node01", "rmdir", "/run/small")
@@ -306,7 +327,7 @@ def killed_saver_is_reported_in_one_line(cluster):
     step.await_text("up")
     kill_all(cluster.processes("node01", "save"))
     done = step.end()
-    equal((done.rc, len(done.errors())), (0, 1), "exit code and error lines", done)
+    equal((done.rc, len(done.errors())), (1, 1), "exit code and error lines", done)
     same_as_golden("save_by_a_killed_process", done.errors()[0] + "\n", done)
     expect(not os.path.exists(here), "it is saved", done)
     step = saving(cluster, "save-killed", there)

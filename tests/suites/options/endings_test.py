@@ -55,6 +55,14 @@ def script_of_the_submit_directory_is_named_with_its_cure(cluster):
 
 
 @test
+def saved_step_names_its_cause(cluster):
+    with run_directory(cluster):
+        done = from_run(cluster, "--container-save=./saved.sqsh", "cat", "train.py")
+        expect(LACKS.format("train.py") in ours(done), "the cause is not named", done)
+        expect(any("exported container" in line for line in ours(done)), "it is not saved", done)
+
+
+@test
 def script_of_the_host_by_absolute_path_is_named(cluster):
     with run_directory(cluster):
         done = from_run(cluster, "cat", "/home/alice/run/train.py")
