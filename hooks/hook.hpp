@@ -254,4 +254,7 @@ struct Hook {
   Result<Edits> (*task)(const HookContext&) = nullptr;
 };
 
+/// Returns the built-in hooks, in execution order.
+const std::vector<const Hook*>& builtin_hooks();
+
 }  // namespace spc

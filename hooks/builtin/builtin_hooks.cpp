@@ -1,4 +1,4 @@
-#include "hooks/builtin/builtin_hooks.hpp"
+#include "hooks/hook.hpp"
 
 #include "hooks/cdi/cdi.hpp"
 #include "hooks/fabric/fabric.hpp"

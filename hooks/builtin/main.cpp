@@ -15,7 +15,7 @@
 
 #include "base/clock.hpp"
 #include "base/format.hpp"
-#include "hooks/builtin/builtin_hooks.hpp"
+#include "hooks/hook.hpp"
 #include "hooks/hook_json.hpp"
 
 using namespace spc;

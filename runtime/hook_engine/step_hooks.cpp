@@ -11,7 +11,7 @@
 #include "base/format.hpp"
 #include "base/text.hpp"
 #include "hook_engine/hook_process.hpp"
-#include "hooks/builtin/builtin_hooks.hpp"
+#include "hooks/hook.hpp"
 #include "hooks/hook_json.hpp"
 
 namespace spc {

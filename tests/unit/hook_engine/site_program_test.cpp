@@ -11,7 +11,7 @@
 #include "hook_engine/hook_directory.hpp"
 #include "hook_engine/hook_process.hpp"
 #include "hook_engine/step_hooks.hpp"
-#include "hooks/builtin/builtin_hooks.hpp"
+#include "hooks/hook.hpp"
 #include "unit/catch2_compat.hpp"
 
 using namespace spc;

@@ -3,7 +3,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "hooks/builtin/builtin_hooks.hpp"
+#include "hooks/hook.hpp"
 #include "hooks/hook_json.hpp"
 #include "unit/catch2_compat.hpp"
 
