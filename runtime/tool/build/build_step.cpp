@@ -28,7 +28,7 @@
 #include "base/text.hpp"
 #include "export/archive.hpp"
 #include "export/write_image.hpp"
-#include "hooks/builtin/builtin_hooks.hpp"
+#include "hooks/hook.hpp"
 #include "local/remote_file.hpp"
 #include "reference/location.hpp"
 #include "registry/client.hpp"

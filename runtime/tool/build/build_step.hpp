@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/digest.hpp"
+#include "base/json.hpp"
 #include "base/result.hpp"
 #include "config/config.hpp"
 #include "recipe/recipe.hpp"
@@ -79,6 +80,50 @@ class BuildCache {
   Places places_;
   std::string root_;
 };
+
+// --- image ---
+
+/// The configuration of an image, and what instructions need of it.
+struct ImageSetup {
+  Json config = Json::object();  ///< the image configuration
+  Variables environment;         ///< ENV
+  Variables arguments;           ///< ARG
+  std::vector<std::string> shell = {"/bin/sh", "-c"};
+  std::string workdir = "/";
+
+  /// Parses the configuration of an image.
+  static Result<ImageSetup> parse(const std::string& config);
+  /// Applies an instruction that changes only the configuration: ENV, LABEL, CMD, ENTRYPOINT,
+  /// SHELL, USER, WORKDIR, STOPSIGNAL, EXPOSE, VOLUME, ONBUILD, HEALTHCHECK, MAINTAINER.
+  Result<void> apply(const Instruction& one, char escape);
+  /// Returns ARG and ENV.
+  [[nodiscard]] Variables variables() const;
+  Json& run_settings();
+
+ private:
+  Result<void> assign(const Instruction& one, char escape);
+  Result<void> add_members(const Instruction& one, char escape);
+};
+
+/// A stage's image while it is built.
+struct BuiltStage : ImageSetup {
+  BuildTree tree;
+  std::vector<BuiltLayer> layers;  ///< those of this build, bottom one first
+  Digest key;                      ///< of all steps so far
+};
+
+/// Returns the instruction on one line, shortened, for the output and the image's history.
+std::string shown(const Instruction& one);
+
+/// Makes an image of one layer of a file or directory of the user. That of an unchanged file is
+/// found by the file's identity, that of a directory is made again.
+Result<ListedImage> image_of_file(const Places& places, const Config& config,
+                                  const std::string& path);
+
+/// Writes the image as a layout and imports it, which verifies it like any other. `name`: its name
+/// in the store; empty: none.
+Result<Digest> store_built(const Places& places, const Config& config, const BuildCache& cache,
+                           const BuiltStage& built, const std::string& name);
 
 // --- run ---
 

@@ -39,18 +39,6 @@ struct Stage {
   std::vector<const Instruction*> steps;
 };
 
-/// An image while it is built.
-struct Built {
-  BuildTree tree;
-  std::vector<BuiltLayer> layers;  ///< those of this build, bottom one first
-  Json config = Json::object();    ///< the image configuration
-  Variables environment;           ///< ENV
-  Variables arguments;             ///< ARG
-  std::vector<std::string> shell = {"/bin/sh", "-c"};
-  std::string workdir = "/";
-  Digest key;  ///< of all steps so far
-};
-
 /// An image or stage that is mounted beside the one that a step changes.
 struct OtherTree {
   BuildTree tree;
@@ -61,15 +49,6 @@ Error at_line(const BuildOrder& order, const Instruction& one, Error error) {
   return std::move(error).during(formatted("{}:{}: {}", order.file, one.line, one.name));
 }
 
-std::string shown(const Instruction& one) {
-  std::string text = one.name;
-  for (const auto& [name, value] : one.flags) text += " --" + name + "=" + value;
-  text += " " + one.text;
-  for (char& c : text) c = c == '\n' || c == '\t' ? ' ' : c;
-  constexpr std::size_t kMost = 90;
-  return printable(text.size() > kMost ? text.substr(0, kMost - 3) + "..." : text);
-}
-
 class Builder {
  public:
   Builder(const Places& places, const Config& config, const BuildOrder& order, BuildCache cache)
@@ -78,8 +57,10 @@ class Builder {
   Result<BuiltImage> run(const std::string& name) {
     SPC_TRY(prepare());
     const std::size_t last = SPC_TRY(target());
-    const Built* const built = SPC_TRY(build(last));
-    BuiltImage image{.digest = SPC_TRY(store(*built, name)), .made = made_, .cached = cached_};
+    const BuiltStage* const built = SPC_TRY(build(last));
+    BuiltImage image{.digest = SPC_TRY(store_built(places_, config_, cache_, *built, name)),
+                     .made = made_,
+                     .cached = cached_};
     return image;
   }
 
@@ -198,10 +179,10 @@ class Builder {
   // --- stages ---
 
   /// Builds a stage and those that it needs, each once.
-  Result<const Built*> build(std::size_t index) {
-    if (built_[index]) return const_cast<const Built*>(&*built_[index]);
+  Result<const BuiltStage*> build(std::size_t index) {
+    if (built_[index]) return const_cast<const BuiltStage*>(&*built_[index]);
     const Stage& stage = stages_[index];
-    Built built;
+    BuiltStage built;
     auto begun = begin(index, built);
     if (!begun) return at_line(order_, *stage.from, std::move(begun).error());
     for (const Instruction* one : stage.steps) {
@@ -209,10 +190,10 @@ class Builder {
       if (!done) return at_line(order_, *one, done.error());
     }
     built_[index] = std::move(built);
-    return const_cast<const Built*>(&*built_[index]);
+    return const_cast<const BuiltStage*>(&*built_[index]);
   }
 
-  Result<void> begin(std::size_t index, Built& built) {
+  Result<void> begin(std::size_t index, BuiltStage& built) {
     const Instruction& one = *stages_[index].from;
     const auto words = SPC_TRY(expand_words(one.text, globals_, file_.escape));
     const std::string& name = words.front();
@@ -230,7 +211,10 @@ class Builder {
     }
     const std::string platform = SPC_TRY(expand(one.flag("platform"), globals_, file_.escape));
     if (!platform.empty()) SPC_TRY(check_platform(platform));
-    SPC_TRY(begin_with(name, built));
+    ListedImage image = SPC_TRY(image_of_name(name));
+    static_cast<ImageSetup&>(built) = SPC_TRY(ImageSetup::parse(image.record->config));
+    built.key = image.digest;
+    built.tree.image = std::move(image);
     return triggers(index, built);
   }
 
@@ -246,70 +230,14 @@ class Builder {
   Result<ListedImage> image_of_name(const std::string& name) {
     const auto location = ImageLocation::parse(name, config_.default_registry);
     if (location && location->kind == ImageLocation::Kind::path)
-      return image_of_file(location->path);
+      return image_of_file(places_, config_, location->path);
     PullRequest wanted{.image = name, .platform = {}, .pull = order_.pull};
     wanted.quiet = order_.quiet;
     return std::move(SPC_TRY(obtain(places_, config_, wanted)).image);
   }
 
-  /// The image of an unchanged file is found by the file's identity, that of a directory is made
-  /// again.
-  Result<ListedImage> image_of_file(const std::string& path) {
-    struct stat file {};
-    if (::stat(path.c_str(), &file) != 0)
-      return Error::from_errno(errno, "open image " + in_quotes(path));
-    const std::string identity =
-        formatted("{} {} {} {} {}", std::uint64_t{file.st_dev}, std::uint64_t{file.st_ino},
-                  static_cast<std::int64_t>(file.st_size), std::int64_t{file.st_mtim.tv_sec},
-                  std::int64_t{file.st_mtim.tv_nsec});
-    const std::string name = "localhost/build-base:" + Sha256::of(identity).hex().substr(0, 32);
-    const auto directory = SPC_TRY(make_own_store(places_));
-    auto known = find_image(directory.get(), name, config_.default_registry);
-    if (known && known->complete && S_ISREG(file.st_mode)) return std::move(*known);
-    // Without a name: nothing is left of it if this process is killed.
-    const UniqueFd archive(
-        ::openat(directory.get(), ".", O_TMPFILE | O_RDWR | O_CLOEXEC, S_IRUSR | S_IWUSR));
-    if (!archive) return Error::from_errno(errno, "create a file in the user's image store");
-    const auto image = [&]() -> Result<ListedImage> {
-      auto source = SPC_TRY(open_archive_source(places_, config_, path));
-      SPC_TRY(write_archive_apart(places_, std::move(source), archive.get()));
-      PullRequest wanted{
-          .image = formatted("oci-archive:/proc/{}/fd/{}", ::getpid(), archive.get()),
-          .platform = {},
-          .pull = {}};
-      wanted.quiet = true;
-      return std::move(SPC_TRY(obtain(places_, config_, wanted)).image);
-    }();
-    if (!image) return std::move(Error(image.error())).during("open image " + in_quotes(path));
-    const auto own_store = SPC_TRY(ImageStore::open(directory.get()));
-    SPC_TRY(own_store.write_name({.name = ref_file(name),
-                                  .manifest = image->digest,
-                                  .asked_at = static_cast<std::int64_t>(std::time(nullptr))}));
-    return *image;
-  }
-
-  Result<void> begin_with(const std::string& name, Built& built) {
-    built.tree.image = SPC_TRY(image_of_name(name));
-    built.key = built.tree.image->digest;
-    const ImageRecord& record = *built.tree.image->record;
-    built.config = SPC_TRY(parse_json_object(record.config, "the image's configuration"));
-    const Json* const run = built.config.find("config");
-    if (run == nullptr) return {};
-    for (const std::string& variable : setting_values(record.settings, "env")) {
-      const auto equals = std::min(variable.find('='), variable.size());
-      built.environment[variable.substr(0, equals)] =
-          variable.substr(std::min(equals + 1, variable.size()));
-    }
-    for (const auto& workdir : setting_values(record.settings, "workdir")) built.workdir = workdir;
-    if (const Json* shell = run->find("Shell"); shell != nullptr && shell->size() > 0) {
-      built.shell.clear();
-      for (const Json& word : shell->elements()) built.shell.push_back(word.as_text());
-    }
-    return {};
-  }
-
   /// Runs the ONBUILD instructions of the stage's image.
-  Result<void> triggers(std::size_t index, Built& built) {
+  Result<void> triggers(std::size_t index, BuiltStage& built) {
     Json* const run = &built.config["config"];
     const Json* const found = run->find("OnBuild");
     if (found == nullptr) return {};
@@ -326,35 +254,25 @@ class Builder {
 
   // --- steps ---
 
-  Result<void> step(std::size_t index, const Instruction& one, Built& built) {
+  Result<void> step(std::size_t index, const Instruction& one, BuiltStage& built) {
     say(one);
     if (one.name == "ARG") return argument(one, built);
     if (one.name == "RUN") return run_command(index, one, built);
     if (one.name == "COPY" || one.name == "ADD") return copy(index, one, built);
     if (one.name == "WORKDIR") return enter_directory(one, built);
     if (one.name == "APPTAINER") return write_environment(one, built);
-    SPC_TRY(setting(one, built));
+    SPC_TRY(built.apply(one, file_.escape));
     return note(one, built, true);
   }
 
-  Variables variables(const Built& built) const {
-    Variables all = built.arguments;
-    for (const auto& [name, value] : built.environment) all[name] = value;
-    return all;
-  }
-
-  Result<std::string> expanded(const Instruction& one, const Built& built) const {
-    return expand(one.text, variables(built), file_.escape);
-  }
-
-  Result<void> argument(const Instruction& one, Built& built) {
+  Result<void> argument(const Instruction& one, BuiltStage& built) {
     for (const Assignment& pair : SPC_TRY(parse_assignments(one, file_.escape))) {
       const auto given = order_.arguments.find(pair.name);
       const auto global = globals_.find(pair.name);
       if (given != order_.arguments.end()) {
         built.arguments[pair.name] = given->second;
       } else if (pair.has_value) {
-        built.arguments[pair.name] = SPC_TRY(expand(pair.value, variables(built), file_.escape));
+        built.arguments[pair.name] = SPC_TRY(expand(pair.value, built.variables(), file_.escape));
       } else if (global != globals_.end()) {
         built.arguments[pair.name] = global->second;
       }
@@ -362,82 +280,8 @@ class Builder {
     return {};
   }
 
-  Json& run_settings(Built& built) const { return built.config["config"]; }
-
-  /// Applies an instruction that changes only the image's configuration.
-  Result<void> setting(const Instruction& one, Built& built) {
-    Json& run = run_settings(built);
-    if (one.name == "ENV" || one.name == "LABEL") return assignments(one, built);
-    if (one.name == "CMD" || one.name == "ENTRYPOINT") {
-      const std::string member = one.name == "CMD" ? "Cmd" : "Entrypoint";
-      std::vector<std::string> words = one.list;
-      if (!one.is_list) {
-        words = built.shell;
-        words.push_back(one.text);
-      }
-      run[member] = words;
-      if (one.name == "ENTRYPOINT") run.erase("Cmd");
-      return {};
-    }
-    if (one.name == "SHELL") {
-      if (!one.is_list || one.list.empty())
-        return Error(ErrorKind::invalid, "must be a list").hint("SHELL [\"/bin/bash\", \"-c\"]");
-      built.shell = one.list;
-      run["Shell"] = one.list;
-      return {};
-    }
-    if (one.name == "USER") {
-      run["User"] = SPC_TRY(expanded(one, built));
-      return {};
-    }
-    if (one.name == "STOPSIGNAL") {
-      run["StopSignal"] = SPC_TRY(expanded(one, built));
-      return {};
-    }
-    if (one.name == "EXPOSE" || one.name == "VOLUME") return members(one, built);
-    if (one.name == "ONBUILD") {
-      if (run.find("OnBuild") == nullptr) run["OnBuild"] = Json::array();
-      run["OnBuild"].push_back(one.text);
-      return {};
-    }
-    if (one.name == "MAINTAINER") {
-      built.config["author"] = one.text;
-      return {};
-    }
-    return {};  // HEALTHCHECK: no program of ours checks
-  }
-
-  Result<void> assignments(const Instruction& one, Built& built) {
-    const Variables known = variables(built);
-    Json& run = run_settings(built);
-    for (const Assignment& pair : SPC_TRY(parse_assignments(one, file_.escape))) {
-      const std::string name = SPC_TRY(expand(pair.name, known, file_.escape));
-      const std::string value = SPC_TRY(expand(pair.value, known, file_.escape));
-      if (one.name == "ENV")
-        built.environment[name] = value;
-      else
-        run["Labels"][name] = value;
-    }
-    if (one.name == "LABEL") return {};
-    std::vector<std::string> list;
-    for (const auto& [name, value] : built.environment) list.push_back(name + "=" + value);
-    run["Env"] = list;
-    return {};
-  }
-
-  Result<void> members(const Instruction& one, Built& built) {
-    const std::string member = one.name == "EXPOSE" ? "ExposedPorts" : "Volumes";
-    const auto words =
-        one.is_list ? one.list : SPC_TRY(expand_words(one.text, variables(built), file_.escape));
-    for (const std::string& word : words) {
-      const bool bare = one.name == "EXPOSE" && word.find('/') == std::string::npos;
-      run_settings(built)[member][bare ? word + "/tcp" : word] = Json::object();
-    }
-    return {};
-  }
-
   /// Adds the instruction to the key and to the configuration's history.
-  Result<void> note(const Instruction& one, Built& built, bool is_empty) {
+  Result<void> note(const Instruction& one, BuiltStage& built, bool is_empty) {
     built.key = Sha256::of(built.key.hex() + "\n" + text_of(one, built));
     Json entry{{"created_by", shown(one)}};
     if (is_empty) entry["empty_layer"] = true;
@@ -446,18 +290,18 @@ class Builder {
     return {};
   }
 
-  std::string text_of(const Instruction& one, const Built& built) const {
+  std::string text_of(const Instruction& one, const BuiltStage& built) const {
     std::string text = one.name;
     for (const auto& [name, value] : one.flags) text += " --" + name + "=" + value;
     text += " " + one.text;
     for (const HereDocument& document : one.documents) text += "\n" + document.text;
-    for (const auto& [name, value] : variables(built)) text += "\n" + name + "=" + value;
+    for (const auto& [name, value] : built.variables()) text += "\n" + name + "=" + value;
     return text + "\n" + built.workdir + "\n" + joined(built.shell, " ");
   }
 
   /// Runs or finds the step that makes a layer. `content`: digest of what it takes besides the
   /// instruction.
-  Result<void> layer(const Instruction& one, Built& built, const std::string& content,
+  Result<void> layer(const Instruction& one, BuiltStage& built, const std::string& content,
                      const std::function<Result<void>(const MountedImage&)>& work) {
     const BuildTree tree = built.tree;
     SPC_TRY(note(one, built, false));
@@ -482,8 +326,8 @@ class Builder {
   void forget(const Digest& key) const { cache_.forget(key); }
 
   /// Returns the environment of a RUN: the image's variables and the declared arguments.
-  Variables environment_of_run(const Built& built) const {
-    Variables all = variables(built);
+  Variables environment_of_run(const BuiltStage& built) const {
+    Variables all = built.variables();
     for (const char* name : {"http_proxy", "https_proxy", "no_proxy", "ftp_proxy", "all_proxy"}) {
       std::string upper(name);
       for (char& c : upper) c = static_cast<char>(std::toupper(static_cast<unsigned char>(c)));
@@ -497,7 +341,7 @@ class Builder {
     return all;
   }
 
-  Result<void> run_command(std::size_t index, const Instruction& one, Built& built) {
+  Result<void> run_command(std::size_t index, const Instruction& one, BuiltStage& built) {
     BuildCommand command{.words = one.list,
                          .environment = environment_of_run(built),
                          .workdir = built.workdir,
@@ -556,12 +400,12 @@ class Builder {
     return parts;
   }
 
-  Result<void> mounts_of(std::size_t index, const Instruction& one, const Built& built,
+  Result<void> mounts_of(std::size_t index, const Instruction& one, const BuiltStage& built,
                          BuildCommand& command, std::string& content,
                          std::vector<OtherTree>& others) {
     for (const auto& [flag, text] : one.flags) {
       if (flag != "mount") continue;
-      auto parts = parts_of(SPC_TRY(expand(text, variables(built), file_.escape)));
+      auto parts = parts_of(SPC_TRY(expand(text, built.variables(), file_.escape)));
       const std::string type = parts.count("type") != 0 ? parts["type"] : "bind";
       MountSpec mount{.origin = "RUN --mount"};
       mount.shown_as = text;
@@ -629,19 +473,15 @@ class Builder {
     return {};
   }
 
-  Result<void> enter_directory(const Instruction& one, Built& built) {
-    const std::string path = SPC_TRY(expanded(one, built));
-    built.workdir = path.starts_with('/')  ? path
-                    : built.workdir == "/" ? "/" + path
-                                           : built.workdir + "/" + path;
-    run_settings(built)["WorkingDir"] = built.workdir;
+  Result<void> enter_directory(const Instruction& one, BuiltStage& built) {
+    SPC_TRY(built.apply(one, file_.escape));
     return layer(one, built, "", [&](const MountedImage& image) {
       return make_directory_in(image.root.get(), built.workdir);
     });
   }
 
   /// Writes the environment of a definition file's base image where a SIF has it.
-  Result<void> write_environment(const Instruction& one, Built& built) {
+  Result<void> write_environment(const Instruction& one, BuiltStage& built) {
     std::string settings;
     for (const auto& [name, value] : built.environment)
       settings += "env=" + name + "=" + value + '\0';
@@ -655,10 +495,10 @@ class Builder {
 
   // --- copies ---
 
-  Result<BuildCopy> copy_of(const Instruction& one, const Built& built) const {
+  Result<BuildCopy> copy_of(const Instruction& one, const BuiltStage& built) const {
     BuildCopy copy;
     auto words = one.list;
-    if (!one.is_list) words = SPC_TRY(expand_words(one.text, variables(built), file_.escape));
+    if (!one.is_list) words = SPC_TRY(expand_words(one.text, built.variables(), file_.escape));
     if (words.size() < 2) return Error(ErrorKind::invalid, "needs a source and a target");
     copy.target = words.back();
     if (!copy.target.starts_with('/'))
@@ -690,12 +530,12 @@ class Builder {
         .hint("--chmod=755");
   }
 
-  Result<void> copy(std::size_t index, const Instruction& one, Built& built) {
+  Result<void> copy(std::size_t index, const Instruction& one, BuiltStage& built) {
     BuildCopy copy = SPC_TRY(copy_of(one, built));
     std::vector<HereDocument> documents;
     SPC_TRY(take_documents(one, built, copy, documents));
     if (const std::string from = one.flag("from"); !from.empty())
-      return copy_from(index, one, built, copy, SPC_TRY(expand(from, variables(built), '\\')));
+      return copy_from(index, one, built, copy, SPC_TRY(expand(from, built.variables(), '\\')));
     const auto is_url = [](const std::string& source) {
       return source.find("://") != std::string::npos || source.starts_with("git@");
     };
@@ -718,10 +558,10 @@ class Builder {
   }
 
   /// Files of servers, each in a layer. They are not unpacked.
-  Result<void> add_urls(const Instruction& one, Built& built, BuildCopy copy) {
+  Result<void> add_urls(const Instruction& one, BuiltStage& built, BuildCopy copy) {
     copy.unpacks = false;
     if (!copy.mode) copy.mode = 0600;
-    const std::string checksum = SPC_TRY(expand(one.flag("checksum"), variables(built), '\\'));
+    const std::string checksum = SPC_TRY(expand(one.flag("checksum"), built.variables(), '\\'));
     for (const std::string& url : std::exchange(copy.sources, {})) {
       const std::string place = SPC_TRY(cache_.fetch(url, checksum, config_));
       const UniqueFd from(::open(place.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
@@ -736,7 +576,7 @@ class Builder {
   }
 
   /// Moves the here-documents among the sources to `documents`, with variables replaced.
-  Result<void> take_documents(const Instruction& one, const Built& built, BuildCopy& copy,
+  Result<void> take_documents(const Instruction& one, const BuiltStage& built, BuildCopy& copy,
                               std::vector<HereDocument>& documents) const {
     std::erase_if(copy.sources, [](const std::string& source) { return source.starts_with("<<"); });
     for (HereDocument document : one.documents) {
@@ -749,8 +589,8 @@ class Builder {
             if (c == '\'' || c == '"') escaped += file_.escape;
             escaped += c;
           }
-          text +=
-              (text.empty() ? "" : "\n") + SPC_TRY(expand(escaped, variables(built), file_.escape));
+          text += (text.empty() ? "" : "\n") +
+                  SPC_TRY(expand(escaped, built.variables(), file_.escape));
         }
         document.text = text;
       }
@@ -764,7 +604,7 @@ class Builder {
     const auto stage = stage_of(from);
     BuildTree tree;
     if (stage && *stage < index) {
-      const Built* const other = SPC_TRY(build(*stage));
+      const BuiltStage* const other = SPC_TRY(build(*stage));
       content += other->key.hex();
       return other->tree;
     }
@@ -773,7 +613,7 @@ class Builder {
     return tree;
   }
 
-  Result<void> copy_from(std::size_t index, const Instruction& one, Built& built,
+  Result<void> copy_from(std::size_t index, const Instruction& one, BuiltStage& built,
                          const BuildCopy& copy, const std::string& from) {
     std::string content;
     const BuildTree source = SPC_TRY(tree_of(index, from, content));
@@ -788,68 +628,6 @@ class Builder {
       const auto files = SPC_TRY(find_sources(root.get(), copy, nullptr));
       return copy_files(root.get(), files, copy, nullptr, image.root.get());
     });
-  }
-
-  // --- image ---
-
-  /// Writes the image as a layout and imports it, which verifies it like any other.
-  Result<Digest> store(const Built& built, const std::string& name) {
-    Json config = built.config;
-    Json diff_ids = Json::array();
-    Json layers = Json::array();
-    Json annotations = Json::object();
-    if (built.tree.image) SPC_TRY(add_base(*built.tree.image, layers, diff_ids, annotations));
-    for (const BuiltLayer& layer : built.layers) {
-      layers.push_back(Json{{"mediaType", "application/vnd.oci.image.layer.v1.tar+zstd"},
-                            {"digest", layer.digest.str()},
-                            {"size", layer.size}});
-      diff_ids.push_back(layer.diff_id.str());
-    }
-    config["rootfs"] = Json{{"type", "layers"}, {"diff_ids", std::move(diff_ids)}};
-    config.erase("created");
-    const std::string config_text = config.str();
-    Json manifest{{"schemaVersion", 2},
-                  {"mediaType", "application/vnd.oci.image.manifest.v1+json"},
-                  {"layers", std::move(layers)}};
-    if (!annotations.empty()) manifest["annotations"] = std::move(annotations);
-    manifest["config"] = Json{{"mediaType", "application/vnd.oci.image.config.v1+json"},
-                              {"digest", Sha256::of(config_text).str()},
-                              {"size", config_text.size()}};
-    const std::string manifest_text = manifest.str();
-    const std::string layout =
-        SPC_TRY(cache_.write_layout(manifest_text, config_text, built.layers));
-    const Digest digest =
-        SPC_TRY(obtain(places_, config_,
-                       {.image = "oci:" + layout, .platform = {}, .pull = {}, .quiet = true}))
-            .image.digest;
-    if (name.empty()) return digest;
-    const auto directory = SPC_TRY(open_store(places_.store));
-    const auto own_store = SPC_TRY(ImageStore::open(directory.get()));
-    SPC_TRY(own_store.write_name({.name = ref_file(name),
-                                  .manifest = digest,
-                                  .asked_at = static_cast<std::int64_t>(std::time(nullptr))}));
-    return digest;
-  }
-
-  static Result<void> add_base(const ListedImage& image, Json& layers, Json& diff_ids,
-                               Json& annotations) {
-    const Json manifest = SPC_TRY(parse_json_object(image.record->manifest, "the base's manifest"));
-    const Json* const list = manifest.find("layers");
-    if (list == nullptr)
-      return Error(ErrorKind::invalid, "the base image is a file without layers")
-          .hint("scontainer export writes it as an oci-archive, which can be a base");
-    for (const Json& layer : list->elements()) layers.push_back(layer);
-    const auto known = SPC_TRY(parse_image_config(image.record->config, "the base"));
-    for (const Digest& one : known.diff_ids) diff_ids.push_back(one.str());
-    const auto origins = image.origins.all();
-    const auto origin = std::find_if(origins.begin(), origins.end(),
-                                     [](const ImageOrigin& one) { return !one.registry.empty(); });
-    if (origin == origins.end()) return {};
-    const std::string digest = image.digest.str();
-    annotations["org.opencontainers.image.base.name"] = origin->name;
-    annotations["org.opencontainers.image.base.digest"] = digest;
-    annotations[kLayersOf] = origin->registry + "/" + origin->repository + "@" + digest;
-    return {};
   }
 
   // --- progress ---
@@ -880,7 +658,7 @@ class Builder {
   Dockerfile file_;
   Variables globals_;
   std::vector<Stage> stages_;
-  std::vector<std::optional<Built>> built_;
+  std::vector<std::optional<BuiltStage>> built_;
   UniqueFd context_;
   std::string here_;  // of a definition file: the work directory
   IgnoreFile ignored_;

@@ -1,0 +1,314 @@
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <charconv>
+#include <ctime>
+#include <utility>
+
+#include "base/format.hpp"
+#include "base/hash.hpp"
+#include "base/text.hpp"
+#include "export/write_image.hpp"
+#include "image/store/store.hpp"
+#include "local/image_files.hpp"
+#include "registry/manifest.hpp"
+#include "tool/build/build_step.hpp"
+#include "tool/images/obtain.hpp"
+
+namespace spc::tool {
+
+// --- settings ---
+
+Result<ImageSetup> ImageSetup::parse(const std::string& config) {
+  ImageSetup setup;
+  setup.config = SPC_TRY(parse_json_object(config, "the image's configuration"));
+  const Json* const run = setup.config.find("config");
+  if (run == nullptr) return setup;
+  if (const Json* list = run->find("Env"); list != nullptr) {
+    for (const Json& one : list->elements()) {
+      const std::string& variable = one.as_text();
+      const auto equals = std::min(variable.find('='), variable.size());
+      setup.environment[variable.substr(0, equals)] =
+          variable.substr(std::min(equals + 1, variable.size()));
+    }
+  }
+  if (const Json* text = run->find("WorkingDir"); text != nullptr && !text->as_text().empty())
+    setup.workdir = text->as_text();
+  if (const Json* shell = run->find("Shell"); shell != nullptr && shell->size() > 0) {
+    setup.shell.clear();
+    for (const Json& word : shell->elements()) setup.shell.push_back(word.as_text());
+  }
+  return setup;
+}
+
+Variables ImageSetup::variables() const {
+  Variables all = arguments;
+  for (const auto& [name, value] : environment) all[name] = value;
+  return all;
+}
+
+Json& ImageSetup::run_settings() { return config["config"]; }
+
+namespace {
+
+/// Parses a duration as in `1m30s` to nanoseconds.
+Result<std::uint64_t> nanoseconds_of(const std::string& text) {
+  constexpr std::pair<std::string_view, double> kUnits[] = {{"ns", 1},     {"us", 1e3}, {"ms", 1e6},
+                                                            {"h", 3600e9}, {"m", 60e9}, {"s", 1e9}};
+  double sum = 0;
+  std::string_view left = text;
+  while (!left.empty()) {
+    const auto digits = std::min(left.find_first_not_of("0123456789."), left.size());
+    const std::string number(left.substr(0, digits));
+    left.remove_prefix(digits);
+    const auto* const unit =
+        std::ranges::find_if(kUnits, [&](const auto& one) { return left.starts_with(one.first); });
+    if (number.empty() || unit == std::end(kUnits))
+      return Error(ErrorKind::invalid, formatted("{} is not a duration", in_quotes(text)))
+          .hint("for example 30s or 1m30s");
+    left.remove_prefix(unit->first.size());
+    sum += std::strtod(number.c_str(), nullptr) * unit->second;
+  }
+  return static_cast<std::uint64_t>(sum);
+}
+
+/// Applies HEALTHCHECK. Only Docker runs the check.
+Result<void> set_health_check(const Instruction& one, const std::vector<std::string>& list,
+                              Json& run) {
+  constexpr std::pair<std::string_view, std::string_view> kTimes[] = {
+      {"interval", "Interval"},
+      {"timeout", "Timeout"},
+      {"start-period", "StartPeriod"},
+      {"start-interval", "StartInterval"}};
+  const auto end = std::min(one.text.find_first_of(" \t"), one.text.size());
+  const std::string word = one.text.substr(0, end);
+  const std::string command(trimmed(std::string_view(one.text).substr(end)));
+  Json check = Json::object();
+  if (word == "NONE" || word == "none") {
+    check["Test"] = std::vector<std::string>{"NONE"};
+  } else if ((word == "CMD" || word == "cmd") && !command.empty()) {
+    std::vector<std::string> test = {list.empty() ? "CMD-SHELL" : "CMD"};
+    if (list.empty()) test.push_back(command);
+    test.insert(test.end(), list.begin(), list.end());
+    check["Test"] = test;
+  } else {
+    return Error(ErrorKind::invalid, "is not HEALTHCHECK [OPTIONS] CMD COMMAND, or NONE");
+  }
+  for (const auto& [flag, member] : kTimes) {
+    if (!one.flag(flag).empty())
+      check[member] = SPC_TRY_DURING(formatted("--{}", flag), nanoseconds_of(one.flag(flag)));
+  }
+  if (const std::string text = one.flag("retries"); !text.empty()) {
+    unsigned retries = 0;
+    const auto read = std::from_chars(text.data(), text.data() + text.size(), retries);
+    if (read.ec != std::errc() || read.ptr != text.data() + text.size())
+      return Error(ErrorKind::invalid, formatted("--retries={}: is not a number", text));
+    check["Retries"] = retries;
+  }
+  run["Healthcheck"] = std::move(check);
+  return {};
+}
+
+/// Returns the words of a JSON list in an instruction's text; empty if there is none.
+std::vector<std::string> list_in(std::string_view text) {
+  std::vector<std::string> words;
+  const auto begin = text.find('[');
+  if (begin == std::string_view::npos ||
+      text.substr(0, begin).find_first_not_of("CMDcmd \t") != std::string_view::npos)
+    return words;
+  const auto parsed = Json::parse(text.substr(begin));
+  if (!parsed || !parsed->is_array()) return words;
+  for (const Json& word : parsed->elements()) words.push_back(word.as_text());
+  return words;
+}
+
+}  // namespace
+
+Result<void> ImageSetup::apply(const Instruction& one, char escape) {
+  Json& run = run_settings();
+  if (one.name == "ENV" || one.name == "LABEL") return assign(one, escape);
+  if (one.name == "CMD" || one.name == "ENTRYPOINT") {
+    const std::string member = one.name == "CMD" ? "Cmd" : "Entrypoint";
+    std::vector<std::string> words = one.list;
+    if (!one.is_list) {
+      words = shell;
+      words.push_back(one.text);
+    }
+    run[member] = words;
+    if (one.name == "ENTRYPOINT") run.erase("Cmd");
+    return {};
+  }
+  if (one.name == "SHELL") {
+    if (!one.is_list || one.list.empty())
+      return Error(ErrorKind::invalid, "must be a list").hint("SHELL [\"/bin/bash\", \"-c\"]");
+    shell = one.list;
+    run["Shell"] = one.list;
+    return {};
+  }
+  if (one.name == "USER" || one.name == "STOPSIGNAL") {
+    run[one.name == "USER" ? "User" : "StopSignal"] =
+        SPC_TRY(expand(one.text, variables(), escape));
+    return {};
+  }
+  if (one.name == "WORKDIR") {
+    const std::string path = SPC_TRY(expand(one.text, variables(), escape));
+    workdir = path.starts_with('/')    ? path
+              : workdir.ends_with('/') ? workdir + path
+                                       : workdir + "/" + path;
+    run["WorkingDir"] = workdir;
+    return {};
+  }
+  if (one.name == "EXPOSE" || one.name == "VOLUME") return add_members(one, escape);
+  if (one.name == "ONBUILD") {
+    if (run.find("OnBuild") == nullptr) run["OnBuild"] = Json::array();
+    run["OnBuild"].push_back(one.text);
+    return {};
+  }
+  if (one.name == "HEALTHCHECK") return set_health_check(one, list_in(one.text), run);
+  if (one.name == "MAINTAINER") {
+    config["author"] = one.text;
+    return {};
+  }
+  return Error(ErrorKind::invalid, "does not change the image's configuration");
+}
+
+Result<void> ImageSetup::assign(const Instruction& one, char escape) {
+  const Variables known = variables();
+  Json& run = run_settings();
+  for (const Assignment& pair : SPC_TRY(parse_assignments(one, escape))) {
+    const std::string name = SPC_TRY(expand(pair.name, known, escape));
+    const std::string value = SPC_TRY(expand(pair.value, known, escape));
+    if (one.name == "ENV")
+      environment[name] = value;
+    else
+      run["Labels"][name] = value;
+  }
+  if (one.name == "LABEL") return {};
+  std::vector<std::string> list;
+  for (const auto& [name, value] : environment) list.push_back(name + "=" + value);
+  run["Env"] = list;
+  return {};
+}
+
+Result<void> ImageSetup::add_members(const Instruction& one, char escape) {
+  const std::string member = one.name == "EXPOSE" ? "ExposedPorts" : "Volumes";
+  const auto words = one.is_list ? one.list : SPC_TRY(expand_words(one.text, variables(), escape));
+  for (const std::string& word : words) {
+    const bool bare = one.name == "EXPOSE" && word.find('/') == std::string::npos;
+    run_settings()[member][bare ? word + "/tcp" : word] = Json::object();
+  }
+  return {};
+}
+
+// --- image ---
+
+std::string shown(const Instruction& one) {
+  std::string text = one.name;
+  for (const auto& [name, value] : one.flags)
+    text += " --" + name + (value == "true" ? "" : "=" + value);
+  text += " " + one.text;
+  for (char& c : text) c = c == '\n' || c == '\t' ? ' ' : c;
+  constexpr std::size_t kMost = 90;
+  return printable(text.size() > kMost ? text.substr(0, kMost - 3) + "..." : text);
+}
+
+Result<ListedImage> image_of_file(const Places& places, const Config& config,
+                                  const std::string& path) {
+  struct stat file {};
+  if (::stat(path.c_str(), &file) != 0)
+    return Error::from_errno(errno, "open image " + in_quotes(path));
+  const std::string identity =
+      formatted("{} {} {} {} {}", std::uint64_t{file.st_dev}, std::uint64_t{file.st_ino},
+                static_cast<std::int64_t>(file.st_size), std::int64_t{file.st_mtim.tv_sec},
+                std::int64_t{file.st_mtim.tv_nsec});
+  const std::string name = "localhost/build-base:" + Sha256::of(identity).hex().substr(0, 32);
+  const auto directory = SPC_TRY(make_own_store(places));
+  auto known = find_image(directory.get(), name, config.default_registry);
+  if (known && known->complete && S_ISREG(file.st_mode)) return std::move(*known);
+  // Without a name: nothing is left of it if this process is killed.
+  const UniqueFd archive(
+      ::openat(directory.get(), ".", O_TMPFILE | O_RDWR | O_CLOEXEC, S_IRUSR | S_IWUSR));
+  if (!archive) return Error::from_errno(errno, "create a file in the user's image store");
+  const auto image = [&]() -> Result<ListedImage> {
+    auto source = SPC_TRY(open_archive_source(places, config, path));
+    SPC_TRY(write_archive_apart(places, std::move(source), archive.get()));
+    PullRequest wanted{.image = formatted("oci-archive:/proc/{}/fd/{}", ::getpid(), archive.get()),
+                       .platform = {},
+                       .pull = {}};
+    wanted.quiet = true;
+    return std::move(SPC_TRY(obtain(places, config, wanted)).image);
+  }();
+  if (!image) return std::move(Error(image.error())).during("open image " + in_quotes(path));
+  const auto own_store = SPC_TRY(ImageStore::open(directory.get()));
+  SPC_TRY(own_store.write_name({.name = ref_file(name),
+                                .manifest = image->digest,
+                                .asked_at = static_cast<std::int64_t>(std::time(nullptr))}));
+  return *image;
+}
+
+namespace {
+
+Result<void> add_base(const ListedImage& image, Json& layers, Json& diff_ids, Json& annotations) {
+  const Json manifest = SPC_TRY(parse_json_object(image.record->manifest, "the base's manifest"));
+  const Json* const list = manifest.find("layers");
+  if (list == nullptr)
+    return Error(ErrorKind::invalid, "the base image is a file without layers")
+        .hint("scontainer export writes it as an oci-archive, which can be a base");
+  for (const Json& layer : list->elements()) layers.push_back(layer);
+  const auto known = SPC_TRY(parse_image_config(image.record->config, "the base"));
+  for (const Digest& one : known.diff_ids) diff_ids.push_back(one.str());
+  const auto origins = image.origins.all();
+  const auto origin = std::find_if(origins.begin(), origins.end(),
+                                   [](const ImageOrigin& one) { return !one.registry.empty(); });
+  if (origin == origins.end()) return {};
+  const std::string digest = image.digest.str();
+  annotations["org.opencontainers.image.base.name"] = origin->name;
+  annotations["org.opencontainers.image.base.digest"] = digest;
+  annotations[kLayersOf] = origin->registry + "/" + origin->repository + "@" + digest;
+  return {};
+}
+
+}  // namespace
+
+Result<Digest> store_built(const Places& places, const Config& config, const BuildCache& cache,
+                           const BuiltStage& built, const std::string& name) {
+  Json made = built.config;
+  Json diff_ids = Json::array();
+  Json layers = Json::array();
+  Json annotations = Json::object();
+  if (built.tree.image) SPC_TRY(add_base(*built.tree.image, layers, diff_ids, annotations));
+  for (const BuiltLayer& layer : built.layers) {
+    layers.push_back(Json{{"mediaType", "application/vnd.oci.image.layer.v1.tar+zstd"},
+                          {"digest", layer.digest.str()},
+                          {"size", layer.size}});
+    diff_ids.push_back(layer.diff_id.str());
+  }
+  made["rootfs"] = Json{{"type", "layers"}, {"diff_ids", std::move(diff_ids)}};
+  made.erase("created");
+  const std::string config_text = made.str();
+  Json manifest{{"schemaVersion", 2},
+                {"mediaType", "application/vnd.oci.image.manifest.v1+json"},
+                {"layers", std::move(layers)}};
+  if (!annotations.empty()) manifest["annotations"] = std::move(annotations);
+  manifest["config"] = Json{{"mediaType", "application/vnd.oci.image.config.v1+json"},
+                            {"digest", Sha256::of(config_text).str()},
+                            {"size", config_text.size()}};
+  const std::string manifest_text = manifest.str();
+  const std::string layout = SPC_TRY(cache.write_layout(manifest_text, config_text, built.layers));
+  const Digest digest =
+      SPC_TRY(obtain(places, config,
+                     {.image = "oci:" + layout, .platform = {}, .pull = {}, .quiet = true}))
+          .image.digest;
+  if (name.empty()) return digest;
+  const auto directory = SPC_TRY(open_store(places.store));
+  const auto own_store = SPC_TRY(ImageStore::open(directory.get()));
+  SPC_TRY(own_store.write_name({.name = ref_file(name),
+                                .manifest = digest,
+                                .asked_at = static_cast<std::int64_t>(std::time(nullptr))}));
+  return digest;
+}
+
+}  // namespace spc::tool
