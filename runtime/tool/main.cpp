@@ -78,6 +78,7 @@ inline constexpr OptionRow kBuildOptions[] = {
     {"--target", "STAGE", "build this stage"},
     {"--build-arg", "NAME=VALUE", "value of an ARG; NAME alone takes it from the environment"},
     {"--secret", "id=NAME,src=FILE", "file for RUN --mount=type=secret"},
+    {"--platform", "OS/ARCH[/VARIANT]", "must be this machine's"},
     {"--no-cache", nullptr, "run all steps again"},
     {"--pull", nullptr, "query the registry for the image of FROM"},
     {"-o,--output", "FILE", "also write it to FILE: .sif, .sqsh, or oci-archive:FILE"},

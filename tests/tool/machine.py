@@ -31,7 +31,7 @@ def overlay(directory):
     mount("-t", "overlay", "-o", f"lowerdir={directory},upperdir={at}/up,workdir={at}/work", "overlay", directory)
 
 
-def install(stage, layout):
+def install(stage, layouts):
     os.chmod(work, 0o755)
     mount("-t", "tmpfs", "-o", "mode=755", "tool", work)
     mount("-t", "overlay", "-o", f"ro,lowerdir={stage}/usr:/usr", "overlay", "/usr")
@@ -55,7 +55,8 @@ def install(stage, layout):
     os.makedirs("/var/lib/spank-container", exist_ok=True)
     mount("-t", "tmpfs", "-o", "mode=755", "tool", "/var/lib/spank-container")
     registry.paths.append((r"/v2/", lambda handler: handler.answer(200, b"{}", "application/json")))
-    serve_layout("base", layout)
+    for name, layout in layouts.items():
+        serve_layout(name, layout)
 
 
 def write(path, text):

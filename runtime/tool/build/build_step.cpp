@@ -2,14 +2,19 @@
 
 #include <fcntl.h>
 #include <linux/openat2.h>
+#include <net/if.h>
+#include <sched.h>
 #include <sys/file.h>
+#include <sys/ioctl.h>
 #include <sys/prctl.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <charconv>
 #include <cstdio>
 #include <cstdlib>
 #include <ctime>
@@ -372,11 +377,38 @@ void remove_made(int root, const std::vector<std::string>& paths) {
   }
 }
 
+/// Moves this process to a network namespace with loopback only.
+Result<void> leave_network() {
+  SPC_TRY(check(::unshare(CLONE_NEWNET), "make a network namespace"));
+  const UniqueFd socket(::socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+  ifreq request{};
+  std::string_view("lo").copy(request.ifr_name, sizeof request.ifr_name - 1);
+  request.ifr_flags = IFF_UP;
+  return check(::ioctl(socket.get(), SIOCSIFFLAGS, &request), "start the loopback interface");
+}
+
+/// Returns the home of a user, as USER names it, in the image's passwd file.
+std::string home_of(int root, const std::string& user) {
+  constexpr std::size_t kMost = 1 << 20;
+  const std::string name = user.substr(0, user.find(':'));
+  const UniqueFd file = open_resolved(root, "etc/passwd", O_RDONLY | O_NONBLOCK, RESOLVE_IN_ROOT);
+  const auto text = file ? read_file(file.get(), kMost) : Result<std::string>(std::string());
+  const std::string lines = text ? *text : std::string();
+  for (const std::string_view line : split(lines, '\n')) {
+    std::vector<std::string> parts;
+    for (const std::string_view part : split(line, ':')) parts.emplace_back(part);
+    if (parts.size() > 5 && (parts[0] == name || parts[2] == name)) return parts[5];
+  }
+  return name.empty() || name == "0" || name == "root" ? "/root" : "/";
+}
+
 /// In the child: enters the container and becomes the command.
 int become_command(const MountedImage& image, const BuildCommand& command,
                    const LaunchRequest& request) {
   std::map<std::string, std::string> environment;
+  const std::string home = home_of(image.root.get(), command.user);
   const auto enter = [&]() -> Result<void> {
+    if (!command.has_network) SPC_TRY(leave_network());
     StderrLog log;
     SitePolicy site = SitePolicy::read();
     for (const Hook* hook : builtin_hooks()) {
@@ -396,6 +428,7 @@ int become_command(const MountedImage& image, const BuildCommand& command,
     return kNoContainer;
   }
   // The recipe's variables win, HOME and PATH included.
+  environment["HOME"] = home;
   for (const auto& [name, value] : command.environment) environment[name] = value;
   return execute({command.words}, environment, "of the build");
 }
@@ -431,6 +464,63 @@ Result<void> run_in(const MountedImage& image, const BuildCommand& command) {
 
 namespace {
 
+/// Applies one clause of chmod, as u=rwX; empty: it is none.
+std::optional<mode_t> changed_mode(std::string_view clause, mode_t mode) {
+  const auto end = std::min(clause.find_first_of("+-="), clause.size());
+  mode_t who = 0;
+  for (const char c : clause.substr(0, end)) {
+    if (c != 'u' && c != 'g' && c != 'o' && c != 'a') return std::nullopt;
+    who |= c == 'u' ? 04700 : c == 'g' ? 02070 : c == 'o' ? 01007 : 07777;
+  }
+  if (end == clause.size()) return std::nullopt;
+  if (who == 0) who = 07777;
+  mode_t bits = 0;
+  for (const char c : clause.substr(end + 1)) {
+    constexpr mode_t kExecute = 0111;
+    switch (c) {
+      case 'r': bits |= 0444; break;
+      case 'w': bits |= 0222; break;
+      case 'x': bits |= kExecute; break;
+      case 'X': bits |= S_ISDIR(mode) || (mode & kExecute) != 0 ? kExecute : 0; break;
+      case 's': bits |= 06000; break;
+      case 't': bits |= 01000; break;
+      default: return std::nullopt;
+    }
+  }
+  bits &= who;
+  if (clause[end] == '-') return mode & ~bits;
+  return clause[end] == '+' ? mode | bits : (mode & ~(who & 0777)) | bits;
+}
+
+}  // namespace
+
+Result<void> BuildCopy::set_mode(const std::string& text) {
+  mode_t value = 0;
+  const auto end = std::from_chars(text.data(), text.data() + text.size(), value, 8);
+  if (end.ec == std::errc() && end.ptr == text.data() + text.size() && value <= 07777) {
+    mode = value;
+    return {};
+  }
+  for (const std::string_view clause : split(text, ',')) {
+    if (!changed_mode(clause, 0))
+      return Error(ErrorKind::invalid, formatted("--chmod={}: is not a mode", text))
+          .hint("--chmod=755 or --chmod=u=rwX,go=rX");
+  }
+  mode_changes = text;
+  return {};
+}
+
+mode_t BuildCopy::mode_for(mode_t own) const {
+  if (mode) return *mode;
+  if (!mode_changes.empty()) {
+    for (const std::string_view clause : split(mode_changes, ','))
+      own = changed_mode(clause, own).value_or(own);
+  }
+  return own & 07777;
+}
+
+namespace {
+
 UniqueFd open_in(int root, const std::string& path, int flags) {
   return open_resolved(root, path.empty() ? "." : path.c_str(), flags,
                        RESOLVE_IN_ROOT | RESOLVE_NO_MAGICLINKS);
@@ -451,6 +541,8 @@ std::string plain_path(std::string_view path) {
   }
   return result;
 }
+
+std::string last_part(const std::string& path) { return path.substr(path.rfind('/') + 1); }
 
 bool is_pattern(std::string_view path) { return path.find_first_of("*?[") != path.npos; }
 
@@ -483,10 +575,13 @@ Result<void> find_below(int root, const std::string& directory, std::string_view
   return {};
 }
 
-bool is_left_out(const std::string& path, const BuildCopy& copy, const IgnoreFile* ignored) {
+/// `below`: the path below the source, or the name of a source that is a file.
+bool is_left_out(const std::string& path, const std::string& below, const BuildCopy& copy,
+                 const IgnoreFile* ignored) {
   if (ignored != nullptr && ignored->matches(path)) return true;
-  return std::any_of(copy.excludes.begin(), copy.excludes.end(),
-                     [&](const std::string& pattern) { return matches_path(pattern, path); });
+  return std::any_of(copy.excludes.begin(), copy.excludes.end(), [&](const std::string& pattern) {
+    return matches_path(pattern, path) || matches_path(pattern, below);
+  });
 }
 
 struct Visited {
@@ -506,7 +601,7 @@ Result<void> visit_tree(int parent, const char* name, const std::string& path,
   Visited one{.path = path, .below = below, .parent = parent, .name = name, .status = {}};
   if (::fstatat(parent, name, &one.status, AT_SYMLINK_NOFOLLOW) != 0)
     return Error::from_errno(errno, "read " + in_quotes(path));
-  const bool left_out = !path.empty() && is_left_out(path, copy, ignored);
+  const bool left_out = !path.empty() && is_left_out(path, below, copy, ignored);
   if (left_out &&
       (ignored == nullptr || !ignored->has_exceptions() || !S_ISDIR(one.status.st_mode)))
     return {};
@@ -531,14 +626,15 @@ Result<void> visit_tree(int parent, const char* name, const std::string& path,
 }
 
 /// Visits a source, following a link at its end, as BuildKit does.
-Result<void> visit_source(int root, const std::string& path, const BuildCopy& copy,
+Result<void> visit_source(int root, const std::string& found, const BuildCopy& copy,
                           const IgnoreFile* ignored, const Visit& visit) {
+  const std::string path = plain_path(found);
   const UniqueFd file = open_in(root, path, O_PATH);
   if (!file) return Error::from_errno(errno, "open " + in_quotes(path));
   struct stat status {};
   if (::fstat(file.get(), &status) != 0) return Error::from_errno(errno, "read " + in_quotes(path));
   if (S_ISDIR(status.st_mode)) return visit_tree(file.get(), ".", path, "", copy, ignored, visit);
-  if (is_left_out(path, copy, ignored)) return {};
+  if (is_left_out(path, last_part(path), copy, ignored)) return {};
   // Reopened by its descriptor: `name` below is a link in /proc to the file itself.
   const std::string itself = "/proc/self/fd/" + std::to_string(file.get());
   return visit(
@@ -559,7 +655,17 @@ Result<std::string> link_target(const Visited& link) {
   return target;
 }
 
-std::string last_part(const std::string& path) { return path.substr(path.rfind('/') + 1); }
+/// Returns the path with /./ where `source` has it: --parents keeps the directories after it.
+std::string with_pivot(std::string path, const std::string& source) {
+  const auto pivot = source.find("/./");
+  if (pivot == std::string::npos) return path;
+  const std::string before = plain_path(source.substr(0, pivot));
+  if (before.empty()) return path;
+  std::size_t at = 0;
+  for (auto left = std::ranges::count(before, '/') + 1; left > 0; --left)
+    at = path.find('/', at == 0 ? 0 : at + 1);
+  return at == std::string::npos ? path : path.insert(at, "/.");
+}
 
 }  // namespace
 
@@ -572,9 +678,13 @@ Result<FoundFiles> find_sources(int root, const BuildCopy& copy, const IgnoreFil
       found.emplace_back();
     else
       SPC_TRY(find_below(root, "", path, found));
-    if (found.size() == before)
+    if (found.size() == before && !is_pattern(path))
       return Error(ErrorKind::not_found, formatted("no file {}", in_quotes(source)))
           .hint("paths begin at the context, or at the root of the --from image");
+    if (copy.keeps_parents) {
+      for (std::size_t i = before; i < found.size(); ++i)
+        found[i] = with_pivot(std::move(found[i]), source);
+    }
     if (!is_pattern(path) && ignored != nullptr && ignored->matches(path) &&
         !ignored->has_exceptions()) {
       return Error(ErrorKind::not_found,
@@ -668,7 +778,7 @@ class Copier {
     SPC_TRY(make_directory_in(image_, target));
     const auto made = open_in(image_, target, O_RDONLY | O_DIRECTORY);
     if (!made) return Error::from_errno(errno, "open directory " + in_quotes("/" + target));
-    return check(::fchmod(made.get(), copy_.mode.value_or(file.status.st_mode & 07777)),
+    return check(::fchmod(made.get(), copy_.mode_for(file.status.st_mode)),
                  "set the mode of " + in_quotes("/" + target));
   }
 
@@ -694,7 +804,7 @@ class Copier {
       if (got < 0) return Error::from_errno(errno, "copy " + in_quotes(file.path));
       if (got == 0) break;
     }
-    SPC_TRY(check(::fchmod(made.get(), copy_.mode.value_or(file.status.st_mode & 07777)),
+    SPC_TRY(check(::fchmod(made.get(), copy_.mode_for(file.status.st_mode)),
                   "set the mode of " + in_quotes("/" + target)));
     const timespec times[2] = {file.status.st_mtim, file.status.st_mtim};
     return check(::futimens(made.get(), times), "set the time of " + in_quotes("/" + target));
@@ -738,7 +848,9 @@ Result<void> copy_files(int from, const FoundFiles& files, const BuildCopy& copy
     const std::string base = copy.as_cp && into ? in(target, last_part(path)) : target;
     const auto put = [&](const Visited& file) -> Result<void> {
       if (copy.keeps_parents) {
-        const std::string place = in(target, in(path, file.below));
+        const auto pivot = path.find("/./");
+        const std::string kept = pivot == std::string::npos ? path : path.substr(pivot + 3);
+        const std::string place = in(target, in(kept, file.below));
         const auto slash = place.rfind('/');
         if (slash != std::string::npos) SPC_TRY(make_directory_in(image, place.substr(0, slash)));
         return copier.put(file, place);

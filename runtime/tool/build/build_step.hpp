@@ -133,7 +133,8 @@ struct BuildCommand {
   Variables environment;
   std::string workdir;
   std::vector<MountSpec> mounts;
-  std::string input;  ///< the content of a here-document that is a script; empty: none
+  std::string user;         ///< of USER: its home is HOME, unless the recipe sets it
+  bool has_network = true;  ///< false: loopback only
 };
 
 /// Runs the command in the container. Ends all of its processes. A failure is an error with the
@@ -147,10 +148,16 @@ struct BuildCopy {
   std::vector<std::string> sources;  ///< paths or patterns, relative to the source's root
   std::string target;                ///< absolute; with '/' at its end, a directory
   std::optional<mode_t> mode;        ///< of all files; empty: their own
+  std::string mode_changes;          ///< changes of chmod to their own modes: u=rwX,go=rX
   std::vector<std::string> excludes;
   bool keeps_parents = false;
   bool unpacks = false;  ///< tar archives among the sources are unpacked
   bool as_cp = false;    ///< a directory is copied as by cp -r, not its content
+
+  /// Sets `mode` or `mode_changes` to the value of --chmod.
+  Result<void> set_mode(const std::string& text);
+  /// Returns the mode of a copy.
+  [[nodiscard]] mode_t mode_for(mode_t own) const;
 };
 
 /// A file that a pattern has found, relative to the root.

@@ -31,6 +31,7 @@ namespace spc::tool {
 namespace {
 
 constexpr std::size_t kMaxIgnoreFile = 16 << 20;
+constexpr std::size_t kMaxSecret = 1 << 20;  // as a variable
 
 /// A stage of a recipe: FROM and what follows.
 struct Stage {
@@ -39,10 +40,12 @@ struct Stage {
   std::vector<const Instruction*> steps;
 };
 
-/// An image or stage that is mounted beside the one that a step changes.
+/// An image, a stage or the context, mounted beside the image that a step changes.
 struct OtherTree {
   BuildTree tree;
   std::string place;
+  bool is_writable = false;  ///< changes are discarded
+  bool is_context = false;
 };
 
 Error at_line(const BuildOrder& order, const Instruction& one, Error error) {
@@ -107,6 +110,7 @@ class Builder {
   }
 
   Result<void> set_platform() {
+    if (!order_.platform.empty()) SPC_TRY(check_platform(order_.platform));
     const Platform host = Platform::host();
     for (const char* which : {"BUILD", "TARGET"}) {
       const std::string prefix(which);
@@ -337,7 +341,6 @@ class Builder {
       }
     }
     all.emplace("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin");
-    all.emplace("HOME", "/root");
     return all;
   }
 
@@ -354,15 +357,27 @@ class Builder {
     std::vector<OtherTree> others;
     SPC_TRY(mounts_of(index, one, built, command, content, others));
     const std::string network = one.flag("network");
-    if (!network.empty() && network != "default" && network != "host")
+    if (!network.empty() && network != "default" && network != "host" && network != "none")
+      return Error(ErrorKind::invalid, formatted("--network={}: is not a network", network))
+          .hint("default and host: the host's network; none: loopback only");
+    if (const std::string security = one.flag("security");
+        !security.empty() && security != "sandbox")
       return Error(ErrorKind::invalid,
-                   formatted("--network={}: steps use the host's network", network))
-          .hint("drop the flag");
+                   formatted("--security={}: steps have no privilege", security))
+          .hint("drop the flag: root in a step can do what needs no privilege on the host");
+    command.has_network = network != "none";
+    if (const Json* const user = built.run_settings().find("User")) command.user = user->as_text();
     return layer(one, built, content, [&](const MountedImage& image) -> Result<void> {
       std::vector<MountedImage> mounted;
       for (const OtherTree& other : others) {
-        auto opened = SPC_TRY(other.tree.open(places_));
-        mounted.push_back(SPC_TRY(mount_image(std::move(opened), other.place, {.wanted = false})));
+        ImageFiles opened;
+        if (other.is_context)
+          opened.directory = SPC_TRY(
+              own(::openat(context_.get(), ".", O_PATH | O_DIRECTORY | O_CLOEXEC), "open context"));
+        else
+          opened = SPC_TRY(other.tree.open(places_));
+        const WritableLayer writable{.wanted = other.is_writable, .size = config_.upper_size};
+        mounted.push_back(SPC_TRY(mount_image(std::move(opened), other.place, writable)));
       }
       return run_in(image, command);
     });
@@ -395,6 +410,7 @@ class Builder {
       if (key == "dst" || key == "destination") key = "target";
       if (key == "src") key = "source";
       if (key == "ro") key = "readonly";
+      if (key == "readwrite") key = "rw";
       parts[key] = equals == part.size() ? "true" : part.substr(equals + 1);
     }
     return parts;
@@ -417,7 +433,7 @@ class Builder {
       } else if (type == "cache") {
         mount.source = SPC_TRY(cache_directory(parts, mount.target));
       } else if (type == "secret") {
-        if (!SPC_TRY(secret(parts, mount))) continue;
+        if (!SPC_TRY(secret(parts, mount, command.environment))) continue;
       } else if (type == "bind") {
         SPC_TRY(bound(index, parts, mount, content, others));
       } else {
@@ -439,14 +455,24 @@ class Builder {
     return path;
   }
 
-  /// Returns false if the secret is not given and not required.
-  Result<bool> secret(std::map<std::string, std::string>& parts, MountSpec& mount) const {
+  /// Returns whether there is something to mount: false for a secret that is not given and not
+  /// required, or that becomes a variable.
+  Result<bool> secret(std::map<std::string, std::string>& parts, MountSpec& mount,
+                      Variables& environment) const {
     const std::string id = !parts["id"].empty() ? parts["id"] : parts["target"];
     const auto found = order_.secrets.find(id);
     if (found == order_.secrets.end()) {
       if (parts["required"] != "true") return false;
       return Error(ErrorKind::invalid, formatted("secret {} is required", in_quotes(id)))
           .hint(formatted("--secret id={},src=FILE", id));
+    }
+    if (const std::string name = parts["env"]; !name.empty()) {
+      const UniqueFd file(::open(found->second.c_str(), O_RDONLY | O_CLOEXEC));
+      if (!file) return Error::from_errno(errno, "open secret " + in_quotes(found->second));
+      auto text = SPC_TRY_DURING("read secret " + in_quotes(found->second),
+                                 read_file(file.get(), kMaxSecret));
+      environment[name] = std::move(text);
+      if (parts["target"].empty()) return false;
     }
     mount.source = found->second;
     mount.flags = SPC_TRY(parse_mounts("/a:/b:ro")).front().flags;
@@ -456,11 +482,12 @@ class Builder {
 
   Result<void> bound(std::size_t index, std::map<std::string, std::string>& parts, MountSpec& mount,
                      std::string& content, std::vector<OtherTree>& others) {
-    mount.flags = SPC_TRY(parse_mounts("/a:/b:ro")).front().flags;
+    const bool is_writable = parts["rw"] == "true";
+    if (!is_writable) mount.flags = SPC_TRY(parse_mounts("/a:/b:ro")).front().flags;
+    const std::string place = places_.workspace() + "-from" + std::to_string(others.size());
     if (!parts["from"].empty()) {
-      const std::string place = places_.workspace() + "-from" + std::to_string(others.size());
       SPC_TRY(make_directories(place));
-      others.push_back({SPC_TRY(tree_of(index, parts["from"], content)), place});
+      others.push_back({SPC_TRY(tree_of(index, parts["from"], content)), place, is_writable});
       mount.source = place + "/root/" + parts["source"];
       return {};
     }
@@ -468,8 +495,15 @@ class Builder {
     BuildCopy copy;
     copy.sources = {parts["source"].empty() ? "." : parts["source"]};
     const auto files = SPC_TRY(find_sources(context_.get(), copy, &ignored_));
+    if (files.empty())
+      return Error(ErrorKind::not_found, formatted("no file {}", in_quotes(copy.sources.front())));
     content += SPC_TRY(digest_of_files(context_.get(), files, copy, &ignored_)).hex();
     mount.source = order_.context + "/" + files.front();
+    if (is_writable) {
+      SPC_TRY(make_directories(place));
+      others.push_back({{}, place, true, true});
+      mount.source = place + "/root/" + files.front();
+    }
     return {};
   }
 
@@ -510,7 +544,9 @@ class Builder {
     copy.sources = std::move(words);
     for (const auto& [flag, value] : one.flags) {
       if (flag == "exclude") copy.excludes.push_back(value);
-      if (flag == "chmod") copy.mode = SPC_TRY(mode_of(value));
+      if (flag != "chmod") continue;
+      const std::string text = SPC_TRY(expand(value, built.variables(), file_.escape));
+      SPC_TRY(copy.set_mode(text));
     }
     copy.keeps_parents = one.flag("parents") == "true";
     copy.unpacks = one.name == "ADD" && one.flag("unpack") != "false";
@@ -520,14 +556,6 @@ class Builder {
         source = source.starts_with('/') ? source : here_ + "/" + source;
     }
     return copy;
-  }
-
-  static Result<mode_t> mode_of(const std::string& text) {
-    mode_t mode = 0;
-    const auto end = std::from_chars(text.data(), text.data() + text.size(), mode, 8);
-    if (end.ec == std::errc() && end.ptr == text.data() + text.size() && mode <= 07777) return mode;
-    return Error(ErrorKind::invalid, formatted("--chmod={}: is not an octal mode", text))
-        .hint("--chmod=755");
   }
 
   Result<void> copy(std::size_t index, const Instruction& one, BuiltStage& built) {

@@ -95,6 +95,7 @@ Result<BuildOrder> order_of(const Arguments& arguments) {
                    formatted("--secret: {} is not id=NAME,src=FILE", in_quotes(text)));
     order.secrets[id] = SPC_TRY(absolute_path(source));
   }
+  order.platform = arguments.value("platform");
   order.no_cache = arguments.has("no-cache");
   order.quiet = arguments.has("quiet");
   if (arguments.has("pull")) order.pull = PullPolicy::always;
