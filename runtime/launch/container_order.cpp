@@ -92,6 +92,9 @@ Result<void> Leader::complete_request() {
   *task_.asked.style = message_style(site);
   request_ = SPC_TRY(fit_to_site(task_.asked, policy.policy, site));
   request_.nodes = nodes_of_step(task_.job);
+  const std::string missing = task_.asked.environment.missing_in(task_.job);
+  if (!missing.empty() && *task_.asked.style == MessageStyle::own && is_first())
+    task_.log.write(LogLevel::warning, "--container-env: " + missing);
   // --container-explain must not discard an existing container.
   auto& name = request_.name;
   if (request_.explain && name && name->use == ContainerName::Use::replace) name.reset();

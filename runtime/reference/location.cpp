@@ -301,6 +301,10 @@ Result<ImageLocation> parse_scheme(std::string_view text, const Scheme& scheme) 
   }
   // As in skopeo, the path ends at the first colon. A path with a colon needs the form ./PATH.
   const std::size_t colon = rest.find(':');
+  if (rest.starts_with("//"))
+    return bad_location(text, "only the names of images follow //")
+        .hint(formatted("{}{}", scheme.prefix, rest.substr(std::min<std::size_t>(
+                                                   rest.find_first_not_of('/'), 2))));
   if (colon == 0 || rest.empty())
     return bad_location(text, "the path is missing").hint(scheme.form);
   SPC_TRY(check_path(text, rest.substr(0, colon)));

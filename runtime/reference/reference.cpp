@@ -38,10 +38,12 @@ std::string lower(std::string_view text) {
   return out;
 }
 
-/// Returns an error with the text up to the query that a URL would have.
-Error bad_reference(std::string_view text, const std::string& why) {
+/// Returns an error with the text up to the query that a URL would have. `advice`: the hint.
+Error bad_reference(std::string_view text, const std::string& why,
+                    std::string advice = "an image is REGISTRY/NAME:TAG") {
   return Error(ErrorKind::invalid,
-               formatted("image {}: {}", in_quotes(text.substr(0, text.find('?'))), why));
+               formatted("image {}: {}", in_quotes(text.substr(0, text.find('?'))), why), 0,
+               std::move(advice));
 }
 
 /// Checks one component: [a-z0-9]+((\.|_|__|-+)[a-z0-9]+)*
@@ -50,8 +52,8 @@ Result<void> check_component(std::string_view whole, std::string_view component)
     return bad_reference(whole,
                          "the repository has an empty component (\"//\", or \"/\" at an end)");
   if (std::any_of(component.begin(), component.end(), is_upper)) {
-    return bad_reference(whole, "repository names have no upper-case letters")
-        .hint("write " + in_quotes(lower(component)));
+    return bad_reference(whole, "repository names have no upper-case letters",
+                         "write " + in_quotes(lower(component)));
   }
   for (std::size_t i = 0; i < component.size();) {
     const char c = component[i];
@@ -182,7 +184,8 @@ Result<std::string_view> take_user(std::string_view& rest) {
   };
   if (user.empty() || !std::all_of(user.begin(), user.end(), ok)) {
     return Error(ErrorKind::invalid,
-                 "image: after '@', expected a digest (sha256:...), or an image after USER@");
+                 "image: after '@', expected a digest (sha256:...), or an image after USER@", 0,
+                 "a tag follows a colon: NAME:TAG");
   }
   rest.remove_prefix(at + 1);
   return user;
@@ -222,8 +225,9 @@ Result<ImageReference> ImageReference::parse(std::string_view text,
     if (rest.starts_with('/') || registry.ends_with('/')) {
       while (rest.starts_with('/')) rest.remove_prefix(1);
       while (registry.ends_with('/')) registry.remove_suffix(1);
-      return bad_reference(text, "the registry ends at #, or at the first /, not at both")
-          .hint(formatted("write {}{}{}", registry, names_registry(registry) ? "/" : "#", rest));
+      return bad_reference(
+          text, "the registry ends at #, or at the first /, not at both",
+          formatted("write {}{}{}", registry, names_registry(registry) ? "/" : "#", rest));
     }
   } else if (const std::size_t slash = rest.find('/'); slash != std::string_view::npos) {
     if (names_registry(rest.substr(0, slash))) {
@@ -258,7 +262,11 @@ Result<ImageReference> ImageReference::parse(std::string_view text,
   // With a digest, the tag has no effect.
   if (digest) {
     auto parsed = Digest::parse(*digest);
-    if (!parsed) return std::move(parsed).error().during("image " + in_quotes(text));
+    if (!parsed)
+      return std::move(parsed)
+          .error()
+          .hint("scontainer inspect prints an image's digest")
+          .during("image " + in_quotes(text));
     reference.digest = *parsed;
     reference.tag_ignored = !reference.tag.empty();
     reference.tag.clear();

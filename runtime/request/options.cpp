@@ -134,6 +134,18 @@ bool matches_any(const std::vector<std::string>& patterns, std::string_view name
 bool EnvironmentWishes::keeps(std::string_view name) const { return matches_any(keep, name); }
 bool EnvironmentWishes::unsets(std::string_view name) const { return matches_any(unset, name); }
 
+std::string EnvironmentWishes::missing_in(const std::map<std::string, std::string>& job) const {
+  std::vector<std::string> missing;
+  for (const std::string& name : keep) {
+    const bool is_pattern = name.find_first_of("*?") != std::string::npos;
+    if (!is_pattern && !job.contains(name) && !values.contains(name)) missing.push_back(name);
+  }
+  if (missing.empty()) return {};
+  return formatted("{} not set (hint: export {}, or write {}=VALUE)",
+                   printable(joined(missing, ", ")) + (missing.size() > 1 ? " are" : " is"),
+                   missing.size() > 1 ? "them" : "it", printable(missing.front()));
+}
+
 EnvironmentWishes EnvironmentWishes::of_site(const SitePolicy& site) {
   EnvironmentWishes wishes;
   wishes.keep = site.keep_env;

@@ -46,6 +46,8 @@ struct EnvironmentWishes {
   Result<void> add_unset(std::string_view list);
   [[nodiscard]] bool keeps(std::string_view name) const;
   [[nodiscard]] bool unsets(std::string_view name) const;
+  /// Returns a warning about names to keep that are not set in the job; empty if there are none.
+  [[nodiscard]] std::string missing_in(const std::map<std::string, std::string>& job) const;
 
   /// Converts the keys `keep_env`, `unsetenv` and `env` of config.toml.
   static EnvironmentWishes of_site(const SitePolicy& site);

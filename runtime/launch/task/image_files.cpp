@@ -346,7 +346,7 @@ std::size_t letters_off(std::string_view typed, std::string_view name) {
 /// is near.
 std::string nearest_along(std::string_view typed, std::string_view path) {
   constexpr int kMostEntries = 20'000;
-  const std::size_t most = typed.size() < 3 ? 0 : typed.size() < 5 ? 1 : 2;
+  const std::size_t most = typed.size() < 3 ? 0 : typed.size() < 7 ? 1 : 2;
   std::string nearest;
   std::size_t least = most + 1;
   int entries = 0;
@@ -515,10 +515,12 @@ std::string why_missing(const std::string& program, std::string_view path, std::
   }
   if (found.empty() && program.find('/') == std::string::npos) {
     const std::string near = nearest_along(program, path);
+    const std::string hint = !near.empty() ? formatted("did you mean {}?", in_quotes(near))
+                             : path != kDefaultPath
+                                 ? formatted("PATH is {}", printable(path))
+                                 : "use an image that has it, or build one: scontainer build";
     return formatted("{}: image {} has no such program along PATH (hint: {})", what,
-                     in_quotes(image),
-                     near.empty() ? "PATH is " + printable(path)
-                                  : formatted("did you mean {}?", in_quotes(near)));
+                     in_quotes(image), hint);
   }
   if (found.empty() && !program.starts_with('/')) {
     const std::unique_ptr<char, void (*)(void*)> here(::getcwd(nullptr, 0), ::free);

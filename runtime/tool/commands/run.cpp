@@ -53,6 +53,23 @@ std::map<std::string, std::string> own_environment() { return as_map(environ); }
 /// Returns the name of a job option in `scontainer run`, with dashes.
 std::string run_name(const ContainerOption& option) { return "--" + name_of_run(option); }
 
+/// Warns of a value that looks like another variable: Apptainer's --env takes a list.
+void warn_of_list(const std::string& name, const std::string& value) {
+  for (std::size_t comma = value.find(','); comma != std::string::npos;
+       comma = value.find(',', comma + 1)) {
+    const std::size_t equals = value.find('=', comma);
+    if (equals == std::string::npos) return;
+    const std::string_view next = std::string_view(value).substr(comma + 1, equals - comma - 1);
+    const bool is_name = !next.empty() && next.find_first_not_of(
+                                              "ABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_") == next.npos;
+    if (!is_name) continue;
+    report_error(formatted("warning: --env: {} is {} (hint: for two variables: --env={}={} --env={})",
+                           printable(name), in_quotes(value), printable(name),
+                           printable(value.substr(0, comma)), printable(value.substr(comma + 1))));
+    return;
+  }
+}
+
 Result<RunOptions> parse_options(const Arguments& arguments) {
   RunOptions options;
   OptionTexts texts;
@@ -85,7 +102,11 @@ Result<RunOptions> parse_options(const Arguments& arguments) {
   for (auto& [name, value] : variables) {
     options.request.environment.values[name] = value;
     options.request.given.emplace_back("--env=" + printable(name), "option");
+    warn_of_list(name, value);
   }
+  if (const std::string missing = options.request.environment.missing_in(own_environment());
+      !missing.empty())
+    report_error("warning: --env: " + missing);
   if (options.request.mount_cwd.value_or(false)) {
     if (!check_home(options.request.paths.here, true))
       return Error(ErrorKind::invalid, formatted("--mount-cwd: {} would cover the image's",

@@ -41,6 +41,14 @@ def container_env_of_unset_variable_changes_nothing(cluster):
 
 
 @test
+def container_env_of_unset_variables_warns_once(cluster):
+    for option, words in (("NOPE", "NOPE is not set (hint: export it, or write NOPE=VALUE)"),
+                          ("NOPE,GREETER,GR*T,MINE=1,NONE", "NOPE, NONE are not set (hint: export them, or write NOPE=VALUE)")):
+        done = cluster.srun("-N2", "-n4", "--overcommit", f"--container-env={option}", "true", env=["GREETER=job"])
+        equal([line for line in done.err.splitlines() if "not set" in line], [f"spank-container: warning: --container-env: {words}"], "lines", done)
+
+
+@test
 def container_env_accepts_patterns(cluster):
     equal(variable(cluster, "GREETER", "--container-env=OTHER,GR??T*", env=["GREETER=job"]), "job", "GREETER")
 

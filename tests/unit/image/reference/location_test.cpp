@@ -68,6 +68,8 @@ TEST_CASE("location_canonical_text_is_stable") {
 TEST_CASE("location_with_error_is_refused_with_reason") {
   CHECK(location_refused("oci:", "the path is missing"));
   CHECK(location_refused("oci::v1", "the path is missing"));
+  CHECK(location_refused("oci-archive://x.tar", "follow // (hint: oci-archive:x.tar)"));
+  CHECK(location_refused("docker-archive:///x.tar", "(hint: docker-archive:/x.tar)"));
   CHECK(location_refused("oci:dir:", "name after the last ':' is missing (hint: oci:DIR[:REF])"));
   CHECK(location_refused("docker-archive:x.tar:-v", "begins with"));
   CHECK(location_refused("docker-archive:x.tar:a b", "consists of"));

@@ -87,6 +87,9 @@ TEST_CASE("reference_broken_is_refused_with_rule") {
   CHECK(reference_refused("a@sha256:" + std::string(64, 'A'), "lower-case"));
   CHECK(reference_refused("a@md5:" + kHex, "only sha256"));
   CHECK(reference_refused("a/b@c", "expected a digest"));
+  CHECK(reference_refused("a/b@1.2", "(hint: a tag follows a colon: NAME:TAG)"));
+  CHECK(reference_refused("r:5000:a/b:1", "(hint: an image is REGISTRY/NAME:TAG)"));
+  CHECK(reference_refused("a@sha256:12", "(hint: scontainer inspect prints an image's digest)"));
 }
 
 TEST_CASE("reference_password_is_refused_and_not_repeated") {

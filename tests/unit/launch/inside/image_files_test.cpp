@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <fstream>
 
+#include "launch/spec/environment.hpp"
 #include "unit/catch2_compat.hpp"
 
 using namespace spc;
@@ -136,6 +137,11 @@ TEST_CASE("program_misspelt_gets_the_nearest_along_path") {
     INFO(far);
     CHECK(hint(far).starts_with("(hint: PATH is "));
   }
+}
+
+TEST_CASE("program_missing_along_the_usual_path_needs_another_image") {
+  CHECK(why_missing("qqzz-of-no-image", kDefaultPath, "x")
+            .ends_with("(hint: use an image that has it, or build one: scontainer build)"));
 }
 
 TEST_CASE("program_that_cannot_be_executed_gets_reason_and_cure") {
