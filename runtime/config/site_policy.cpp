@@ -163,7 +163,7 @@ Result<void> check_features(const std::vector<std::string>& used,
   for (const std::string& feature : used) {
     if (std::ranges::find(off, feature) == off.end()) continue;
     return Error(ErrorKind::refused, formatted("--{}: not allowed by this site", feature))
-        .hint("drop it, or ask the administrator about features_off in config.toml");
+        .hint("drop it, or ask the administrator: features_off");
   }
   return {};
 }

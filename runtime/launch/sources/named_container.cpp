@@ -368,7 +368,7 @@ namespace {
 Error differs(const char* option, const std::string& container, const std::string& how) {
   return Error(ErrorKind::refused,
                formatted("--{}: the container {} {}", option, in_quotes(container), how))
-      .hint("use the option in the step that starts it");
+      .hint("use it in its first step");
 }
 
 /// Checks the namespaces. The text after "separate" is pyxis's.
@@ -424,8 +424,8 @@ Result<void> check_join(const LaunchRequest& asked, const NamedStart& named,
   for (const auto& [is_asked, option] : unknown) {
     if (!is_asked) continue;
     log.write(LogLevel::warning,
-              formatted("--{} does not change the container {}, which is running already "
-                        "(hint: use the option in the step that starts it)",
+              formatted("--{} does not change the container {}, which runs already "
+                        "(hint: use it in its first step)",
                         option, in_quotes(container)));
   }
   return {};

@@ -200,7 +200,7 @@ Result<void> TaskSecurity::check(const LaunchRequest& request) const {
   return Error(ErrorKind::refused,
                formatted("--container-security=seccomp={}: the container was started {}",
                          printable(request.seccomp), has))
-      .hint("use the option in the step that starts it");
+      .hint("use it in its first step");
 }
 
 Result<void> TaskSecurity::apply() const {

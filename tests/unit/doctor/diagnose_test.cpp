@@ -151,7 +151,7 @@ TEST_CASE("diagnosis_ignores_output_of_successful_jobs") {
         "check "
         "that the registry runs on this port): trying the next one",
         "spank-container: warning: --container-gpu does not change the container \"x\", which is "
-        "running already (hint: use the option in the step that starts it)",
+        "running already (hint: use it in its first step)",
         "pyxis: importing docker image: debian:12",
         "pyxis: imported docker image: debian:12",
         "see https://example.org/pyxis: install it (hint: read)"}) {
