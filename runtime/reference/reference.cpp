@@ -191,6 +191,15 @@ Result<std::string_view> take_user(std::string_view& rest) {
   return user;
 }
 
+Result<Digest> digest_of(std::string_view whole, std::string_view digest) {
+  auto parsed = Digest::parse(digest);
+  if (parsed) return parsed;
+  return std::move(parsed)
+      .error()
+      .hint("scontainer inspect prints an image's digest")
+      .during("image " + in_quotes(whole));
+}
+
 }  // namespace
 
 Result<ImageReference> ImageReference::parse(std::string_view text,
@@ -261,13 +270,7 @@ Result<ImageReference> ImageReference::parse(std::string_view text,
 
   // With a digest, the tag has no effect.
   if (digest) {
-    auto parsed = Digest::parse(*digest);
-    if (!parsed)
-      return std::move(parsed)
-          .error()
-          .hint("scontainer inspect prints an image's digest")
-          .during("image " + in_quotes(text));
-    reference.digest = *parsed;
+    reference.digest = SPC_TRY(digest_of(text, *digest));
     reference.tag_ignored = !reference.tag.empty();
     reference.tag.clear();
   } else if (reference.tag.empty()) {

@@ -63,7 +63,7 @@ void warn_of_list(const std::string& name, const std::string& value) {
     const bool is_name = !next.empty() && next.find_first_not_of(
                                               "ABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_") == next.npos;
     if (!is_name) continue;
-    report_error(formatted("warning: --env: {} is {} (hint: for two variables: --env={}={} --env={})",
+    report_error(formatted("warning: --env: {} is {} (hint: for two: --env={}={} --env={})",
                            printable(name), in_quotes(value), printable(name),
                            printable(value.substr(0, comma)), printable(value.substr(comma + 1))));
     return;

@@ -1,4 +1,4 @@
-"""Examples of spank-container(7) and README.md, unchanged, submitted by a user. The names of their images lead to test images."""
+"""Examples of spank-container(7), scontainer(1) and README.md, unchanged, submitted by a user. The names of their images lead to test images."""
 import contextlib
 import os
 import re
@@ -20,6 +20,10 @@ PASSWORD = "asks for a password"
 NOT_RUN = {
     "scontainer login nvcr.io --username='$oauthtoken'": PASSWORD,
     "scontainer login nvcr.io": PASSWORD,
+    "scontainer login registry.example.org": PASSWORD,
+    "scontainer push ./tools.sqsh registry.example.org/lab/tools:1": NETWORK,
+    "scontainer attach 1234": "needs a running job, as the suite attach has them",
+    "scontainer run app:1 python3 train.py": "is of the part tool: tests/tool/build_cases.py",
     "scontainer push ./more.tar registry.example.org/lab/debian-make:1": NETWORK,
     "srun -N2 --gpus-per-node=4 --ntasks-per-node=4 --container-image=nvcr.io/nvidia/pytorch:24.05-py3 "
     "--container-mounts=/scratch/data:/data:ro,./src:/src --container-workdir=/src python3 train.py": "a node of the cluster has two GPUs",
@@ -29,15 +33,16 @@ NOT_RUN = {
     "scontainer build -t app:1 -o app.sif .": "is of the part tool: tests/tool/build_cases.py",
     "srun --container-image=debian:12 --container-mounts=/scratch,./data:/data:ro ls /data": "the nodes have no /scratch",
 }
+NAMES_DEV = "srun -w node01 --container-image=debian:12 --container-name=dev true"  # for "containers rm dev"
 FINDS_FAULTS = ("scontainer doctor slurm-12.out", "srun scontainer doctor --job")  # status 1: of the log, and no driver
 APT_GET = b"#!/bin/sh\n[ $1 != install ] || printf '#!/bin/sh\\necho made\\n' >/usr/bin/make\n[ $1 != install ] || chmod 755 /usr/bin/make\n"
 ALL = "registry:5000/examples/all:1"
 PROGRAM = b"#!/bin/sh\necho program\n"
 
 
-def manual_lines():
+def manual_lines(page="spank-container.7"):
     """Returns the command lines of the manual's EXAMPLES."""
-    page = open(os.path.join(TOP, "packaging/man/spank-container.7")).read().split("\n.SH EXAMPLES\n")[1].split("\n.SH ")[0]
+    page = open(os.path.join(TOP, "packaging/man", page)).read().split("\n.SH EXAMPLES\n")[1].split("\n.SH ")[0]
     return lines_of(re.sub(r"\\e\n *", "", page).replace("\\-", "-"))
 
 
@@ -47,7 +52,7 @@ def readme_lines():
 
 
 def lines_of(text):
-    found = re.findall(r"^(?:\w+=\S+ )?(?:srun|sbatch|scontainer) .*", text, re.M)
+    found = re.findall(r"^(?:\w+=\S+ )?(?:srun|sbatch|scontainer|mkdir) .*", text, re.M)
     return [re.sub(r"\s+#.*", "", line) for line in found]
 
 
@@ -65,6 +70,7 @@ def scenery(cluster, files):
     for image in (Image("library/debian", [[("usr/bin/apt-get", APT_GET)]], below=cluster.base_layout, tag="12"),
                   Image("org/private", [[("workspace/program", PROGRAM)]], below=cluster.base_layout),
                   everything,
+                  Image("library/python", [[]], below=python_layout(), tag="3.12"),
                   *(Image(name, [[("workspace/ring", ring)]], {"WorkingDir": "/workspace"}, below=mpi_test.mpi_layout(), tag=tag)
                     for name, tag in (("lab/mpi", "4.1"), ("library/mpi", "latest")))):
         cluster.push(image)
@@ -92,9 +98,9 @@ def typed(cluster, there, line):
 
 @test
 def reasons_name_examples_that_exist(_cluster):
-    pages = (manual_lines(), readme_lines())
+    pages = (manual_lines(), manual_lines("scontainer.1"), readme_lines())
     expect(all(len(lines) > 10 for lines in pages), f"the pages are not written as this test reads them: {pages}")
-    equal(sorted(set(NOT_RUN) - set(pages[0]) - set(pages[1])), [], "reasons for examples that no page has")
+    equal(sorted(set(NOT_RUN).difference(*pages)), [], "reasons for examples that no page has")
 
 
 def submit_all(cluster, lines, files):
@@ -110,6 +116,11 @@ def submit_all(cluster, lines, files):
 @test
 def manual_examples_run_unchanged(cluster):
     submit_all(cluster, manual_lines(), "app.sif tools.sqsh")
+
+
+@test
+def tool_examples_run_unchanged(cluster):
+    submit_all(cluster, [NAMES_DEV, *manual_lines("scontainer.1")], "app.sif")
 
 
 @test
