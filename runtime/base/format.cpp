@@ -17,4 +17,10 @@ std::string vformatted(fmt::string_view sentence, fmt::format_args values) {
   return fmt::vformat(sentence, values);
 }
 
+Error for_administrator(const Error& error) {
+  const std::string& cure = error.advice();
+  return {error.kind(), error.what(), error.sys_errno(),
+          "tell the administrator" + (cure.empty() ? "" : ": " + cure)};
+}
+
 }  // namespace spc

@@ -10,6 +10,8 @@
 #include <string>
 #include <string_view>
 
+#include "base/result.hpp"
+
 namespace spc {
 
 /// Argument types of `formatted`: strings, characters and integers.
@@ -27,5 +29,8 @@ template <Formattable... Values>
 std::string formatted(fmt::format_string<const Values&...> sentence, const Values&... values) {
   return vformatted(sentence, fmt::make_format_args(values...));
 }
+
+/// Addresses the advice of an error to the administrator: users cannot change what the site asks.
+Error for_administrator(const Error& error);
 
 }  // namespace spc

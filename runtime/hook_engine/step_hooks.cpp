@@ -93,6 +93,7 @@ class StepHook {
   [[nodiscard]] virtual bool wanted(const HookContext&) const = 0;
   /// Returns whether a failure is only a warning, and the hook then has no edits.
   [[nodiscard]] virtual bool optional() const { return false; }
+  [[nodiscard]] virtual bool is_of_site() const { return false; }
   virtual Result<void> prepare(const HookContext&, Log&, Edits&) { return {}; }
   virtual Result<void> create_on_host(const HookContext&, const Edits&, Log&) { return {}; }
   virtual Result<void> create(const HookContext&, Edits&) { return {}; }
@@ -140,6 +141,7 @@ class SiteHook : public StepHook {
     return description_.when.hold(context);
   }
   [[nodiscard]] bool optional() const override { return description_.optional; }
+  [[nodiscard]] bool is_of_site() const override { return true; }
 
  protected:
   [[nodiscard]] bool has_stage(std::string_view stage) const {
@@ -292,9 +294,10 @@ Result<StepHooks> StepHooks::find_for_task(HookContext context, const HookEdits&
 Result<StepHooks> StepHooks::find_in(const std::string& directory, HookContext context, Log& log,
                                      std::vector<ShellHook> shell_hooks) {
   StepHooks found(std::move(context), log, std::move(shell_hooks));
-  const auto files = SPC_TRY(read_hook_directory(directory, owner_of_the_node()));
-  found.add_builtins(files);
-  SPC_TRY(found.add_files(files));
+  const auto files = read_hook_directory(directory, owner_of_the_node());
+  if (!files) return for_administrator(files.error());
+  found.add_builtins(*files);
+  if (auto added = found.add_files(*files); !added) return for_administrator(added.error());
   for (const ShellHook& hook : found.shell_hooks_)
     found.origins_.emplace_back(hook.name, hook.path);
   found.sort();
@@ -400,7 +403,8 @@ Result<void> StepHooks::run(const StepHook& hook, const std::function<Result<voi
   auto done = function();
   durations_[hook.name] += now_us() - begin;
   if (done) return done;
-  auto error = std::move(done).error().during(step_of(hook.name));
+  Error error = std::move(done).error().during(step_of(hook.name));
+  if (hook.is_of_site()) error = for_administrator(error);
   if (!hook.optional()) return error;
   log_->write(LogLevel::warning, error.message());
   return {};
@@ -496,8 +500,9 @@ void StepHooks::stop(Log& log) const {
   for (const auto& hook : hooks_) {
     if (!hook->has_stop() || !hook->wanted(context_)) continue;
     auto done = hook->stop(context_, log);
-    if (!done)
-      log.write(LogLevel::warning, std::move(done).error().during(step_of(hook->name)).message());
+    if (done) continue;
+    const Error error = std::move(done).error().during(step_of(hook->name));
+    log.write(LogLevel::warning, (hook->is_of_site() ? for_administrator(error) : error).message());
   }
 }
 

@@ -290,13 +290,6 @@ Result<UniqueFd> read_policy(PolicyRecord& policy) {
   return sealed_memory_file("spank-container policy", texts);
 }
 
-/// Users of steps read the error, and cannot change the file.
-Error for_users(const Error& error) {
-  const std::string& cure = error.advice();
-  return {error.kind(), error.what(), error.sys_errno(),
-          "tell the administrator" + (cure.empty() ? "" : ": " + cure)};
-}
-
 }  // namespace
 
 int answer_policy(int socket) noexcept {
@@ -307,7 +300,7 @@ int answer_policy(int socket) noexcept {
     if (read)
       texts = *std::move(read);
     else
-      answer.error = WireError(for_users(read.error()));
+      answer.error = WireError(for_administrator(read.error()));
   } catch (const std::exception& error) {
     answer.error = WireError(Error(ErrorKind::internal, error.what()));
   }

@@ -53,12 +53,6 @@ Result<void> add(std::vector<MountSpec>& mounts, std::string_view text, const st
 
 }  // namespace
 
-Error for_administrator(const Error& error) {
-  const std::string& cure = error.advice();
-  return {error.kind(), error.what(), error.sys_errno(),
-          "tell the administrator" + (cure.empty() ? "" : ": " + cure)};
-}
-
 Result<std::vector<MountSpec>> site_mounts(const SitePolicy& site, UsersMounts users) {
   std::vector<MountSpec> mounts;
   for (const auto* records : {&site.enroot_mounts, &site.enroot_mounts_of_user}) {

@@ -23,8 +23,6 @@ namespace spc {
 /// Whether to include the mounts the user configured for enroot.
 enum class UsersMounts { yes, no };
 
-/// Addresses the advice of an error to the administrator: users cannot change what the site asks.
-Error for_administrator(const Error& error);
 
 /// Returns the mounts of every container: those of enroot's mounts.d, the system's before the
 /// user's, then those of config.toml. An Error names the file.

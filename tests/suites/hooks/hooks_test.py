@@ -199,7 +199,7 @@ def world_writable_hook_is_refused(cluster):
 def failing_killed_or_hanging_hook_refuses_step_with_its_name(cluster):
     run = 'hook 50-test: run "/etc/spank-container/hooks.d/50-test": '
     with hooks(cluster, {"50-test": "echo why it failed >&2; exit 3\n"}):
-        refused(cluster, run + 'exited with status 3; last output: "why it failed"', options=["-N2", "-n4"])
+        refused(cluster, run + 'exited with status 3; last output: "why it failed" (hint: tell the administrator)', options=["-N2", "-n4"])
     with hooks(cluster, {"50-test": "kill -SEGV $$\n"}):
         refused(cluster, run + "was killed by signal 11")
     with rules(cluster, "hook_timeout = 1\n"), hooks(cluster, {"50-test": "sleep 1000 & sleep 1000\n"}):

@@ -242,10 +242,11 @@ TEST_CASE("site_hook_replaces_disables_or_is_optional") {
   site.add(built_in, script("echo '{\"mounts\": [{\"source\": \"x\"}]}'"));
   CHECK(find().value().prepare().error().message() ==
         "hook " + built_in + ": what \"" + file +
-            "\" printed: mounts[0].source: \"x\" is not an absolute path");
+            "\" printed: mounts[0].source: \"x\" is not an absolute path "
+            "(hint: tell the administrator)");
   site.add(built_in + ".py", script("true"));
   CHECK(find().error().message().ends_with(
-      "have the same name (hint: rename one: the suffix is ignored)"));
+      "have the same name (hint: tell the administrator: rename one: the suffix is ignored)"));
 }
 
 TEST_CASE("hook_conditions_must_all_hold") {
