@@ -15,7 +15,6 @@
 #include "reference/location.hpp"
 #include "reference/request.hpp"
 #include "request/container_name.hpp"
-#include "request/memory_size.hpp"
 #include "request/mount_spec.hpp"
 
 namespace spc {
