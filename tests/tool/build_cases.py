@@ -9,6 +9,7 @@ import subprocess
 import tarfile
 import time
 
+import cases
 import machine
 from machine import base, home, user
 
@@ -120,6 +121,44 @@ RUN test -x /usr/local/bin/program && ! test -e /out
     done.succeeds()
     assert user("run", "-q", "stages:1", "cat", "/usr/local/bin/program").succeeds().out == "program\n"
     user("run", "-q", "stages:1", "cat", "/copied").succeeds("Debian")
+
+
+def meeting(name, other):
+    """Returns a step that ends only if the step of the other name runs at the same time."""
+    return f"RUN --mount=type=cache,target=/meet,id=meet touch /meet/{name}; n=0; until test -e /meet/{other}; do sleep 0.05; n=$((n+1)); test $n -lt 600 || exit 1; done; echo met\n"
+
+
+def test_stages_without_need_of_each_other_run_at_once():
+    if len(os.sched_getaffinity(0)) < 2:
+        raise cases.Skipped("one processor")
+    shared = machine.store("build", "mounts", hashlib.sha256(b"meet").hexdigest()[:32])
+    recipe = f"FROM {base()} AS one\nENV ONE=1\n{meeting('a', 'b')}FROM {base()} AS two\n{meeting('b', 'a')}FROM one\nRUN echo $ONE >/one\nCOPY --from=two /etc/hostname* /etc/os-release /\n"
+    done = build(recipe, "-t", "lab/at-once:1").succeeds()
+    assert "one: met\n" in done.err and "two: [2/2] RUN" in done.err and "stage 2: [3/3] COPY" in done.err, done
+    assert sorted(os.listdir(shared)) == ["a", "b"]
+    assert user("run", "-q", "lab/at-once:1", "cat", "/one").succeeds().out == "1\n"
+    for name in os.listdir(shared):
+        os.unlink(os.path.join(shared, name))
+    again = build(recipe, "-t", "lab/at-once:1").succeeds()  # from the cache
+    assert again.out == done.out and again.err.count("cached\n") == 4 and os.listdir(shared) == [], again
+    fresh = build(recipe, "-t", "lab/at-once:1", "--no-cache").succeeds()
+    assert "cached" not in fresh.err, fresh
+
+
+def test_stage_that_fails_ends_the_others():
+    before = steps()
+    done = build(f"FROM {base()} AS one\nRUN sleep 600\nFROM {base()} AS two\nRUN echo of two; exit 3\nFROM one\nCOPY --from=two /x /\n")
+    done.fails(1, "Dockerfile:4: RUN", "exit status 3")
+    assert "two: of two\n" in done.err, done
+    machine.wait_for("the step's directory is there", lambda: steps() == before)
+
+
+def test_quiet_build_prints_digest_or_end_of_output():
+    done = build(f"FROM {base()}\nRUN echo to stdout; echo to stderr >&2\n", "-q").succeeds()
+    assert done.err == "" and done.out.startswith("sha256:") and len(done.out.split()) == 1, done
+    failed = build(f"FROM {base()}\nRUN for i in $(seq 100); do echo line $i; done; exit 2\n", "-q")
+    failed.fails(1, "Dockerfile:2: RUN", "exit status 2")
+    assert failed.out == "" and failed.err.startswith("line 81\n") and "line 100\nscontainer" in failed.err, failed
 
 
 def test_failing_step_names_line_and_leaves_nothing():

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -110,7 +111,24 @@ struct BuiltStage : ImageSetup {
   BuildTree tree;
   std::vector<BuiltLayer> layers;  ///< those of this build, bottom one first
   Digest key;                      ///< of all steps so far
+
+  /// Returns it for another process, which reads it by parse().
+  [[nodiscard]] Json to_json() const;
+  static Result<BuiltStage> parse(const Places& places, const Json& text);
 };
+
+/// A stage that is built in a process of its own.
+struct StageJob {
+  std::size_t number = 0;
+  std::string label;  ///< before each line of its output
+  /// Called in that process. `need` waits for another stage and returns it.
+  std::function<Result<Json>(const std::function<Result<Json>(std::size_t)>& need)> work;
+};
+
+/// Runs the jobs, of which at most `most` work at the same time; one that waits for another does
+/// not count. Ends all at the first failure. Returns the results by number.
+Result<std::map<std::size_t, Json>> run_side_by_side(const std::vector<StageJob>& jobs,
+                                                     unsigned most);
 
 /// Returns the instruction on one line, shortened, for the output and the image's history.
 std::string shown(const Instruction& one);
@@ -135,10 +153,11 @@ struct BuildCommand {
   std::vector<MountSpec> mounts;
   std::string user;         ///< of USER: its home is HOME, unless the recipe sets it
   bool has_network = true;  ///< false: loopback only
+  bool is_quiet = false;    ///< shows the end of its output, and only if it fails
 };
 
-/// Runs the command in the container. Ends all of its processes. A failure is an error with the
-/// exit status.
+/// Runs the command in the container. Its output goes to standard error. Ends all of its processes.
+/// A failure is an error with the exit status.
 Result<void> run_in(const MountedImage& image, const BuildCommand& command);
 
 // --- copy ---

@@ -16,6 +16,7 @@
 #include "base/format.hpp"
 #include "base/hash.hpp"
 #include "base/json.hpp"
+#include "base/process/kernel.hpp"
 #include "base/system_call.hpp"
 #include "base/text.hpp"
 #include "export/archive.hpp"
@@ -57,14 +58,12 @@ class Builder {
   Builder(const Places& places, const Config& config, const BuildOrder& order, BuildCache cache)
       : places_(places), config_(config), order_(order), cache_(std::move(cache)) {}
 
-  Result<BuiltImage> run(const std::string& name) {
+  Result<Digest> run(const std::string& name) {
     SPC_TRY(prepare());
     const std::size_t last = SPC_TRY(target());
+    SPC_TRY(build_side_by_side(last));
     const BuiltStage* const built = SPC_TRY(build(last));
-    BuiltImage image{.digest = SPC_TRY(store_built(places_, config_, cache_, *built, name)),
-                     .made = made_,
-                     .cached = cached_};
-    return image;
+    return store_built(places_, config_, cache_, *built, name);
   }
 
  private:
@@ -182,8 +181,56 @@ class Builder {
 
   // --- stages ---
 
+  /// Adds a stage and those that it names. What only its variables name is built when it is met.
+  void add_needed(std::size_t index, std::set<std::size_t>& needed) const {
+    if (!needed.insert(index).second) return;
+    const auto add = [&](const std::string& text) {
+      const auto name = expand(text, globals_, file_.escape);
+      const auto stage = name ? stage_of(*name) : std::nullopt;
+      if (stage && *stage < index) add_needed(*stage, needed);
+    };
+    add(stages_[index].from->text.substr(0, stages_[index].from->text.find_first_of(" \t")));
+    for (const Instruction* one : stages_[index].steps) {
+      for (const auto& [flag, value] : one->flags) {
+        if (flag == "from") add(value);
+        if (flag == "mount") add(parts_of(value)["from"]);
+      }
+    }
+  }
+
+  /// Builds the needed stages in processes of their own, one on each processor.
+  Result<void> build_side_by_side(std::size_t last) {
+    std::set<std::size_t> needed;
+    add_needed(last, needed);
+    if (needed.size() < 2 || usable_processors() < 2) return {};
+    std::vector<StageJob> jobs;
+    for (const std::size_t index : needed) {
+      const Stage& stage = stages_[index];
+      StageJob job{.number = index, .label = stage.name, .work = {}};
+      if (stage.name.empty()) job.label = "stage " + std::to_string(index);
+      job.work = [this, index, needed](const auto& need) -> Result<Json> {
+        need_ = need;
+        needed_ = needed;
+        own_ = index;
+        at_ = 0;
+        total_ = stages_[index].steps.size() + 1;
+        const BuiltStage* const built = SPC_TRY(build(index));
+        return built->to_json();
+      };
+      jobs.push_back(std::move(job));
+    }
+    const auto done = SPC_TRY(run_side_by_side(jobs, usable_processors()));
+    for (const auto& [index, stage] : done)
+      built_[index] = SPC_TRY(BuiltStage::parse(places_, stage));
+    return {};
+  }
+
   /// Builds a stage and those that it needs, each once.
   Result<const BuiltStage*> build(std::size_t index) {
+    if (!built_[index] && index != own_ && needed_.contains(index)) {
+      const Json stage = SPC_TRY(need_(index));
+      built_[index] = SPC_TRY(BuiltStage::parse(places_, stage));
+    }
     if (built_[index]) return const_cast<const BuiltStage*>(&*built_[index]);
     const Stage& stage = stages_[index];
     BuiltStage built;
@@ -313,13 +360,10 @@ class Builder {
     auto found =
         order_.no_cache && !fresh_.contains(built.key) ? std::nullopt : cache_.find(built.key);
     const auto begun = std::chrono::steady_clock::now();
-    if (found) {
-      ++cached_;
-    } else {
+    if (!found) {
       if (order_.no_cache) forget(built.key);
       found = SPC_TRY(cache_.make(built.key, tree, config_, work));
       fresh_.insert(built.key);
-      ++made_;
     }
     tell_end(*found, begun, found && !fresh_.contains(built.key));
     built.tree.changes.push_back(cache_.directory_of(built.key));
@@ -349,6 +393,7 @@ class Builder {
                          .environment = environment_of_run(built),
                          .workdir = built.workdir,
                          .mounts = {}};
+    command.is_quiet = order_.quiet;
     if (!one.is_list) {
       command.words = built.shell;
       command.words.push_back(script_of(one));
@@ -692,13 +737,16 @@ class Builder {
   IgnoreFile ignored_;
   std::set<Digest> fresh_;
   std::size_t at_ = 0, total_ = 0;
-  unsigned made_ = 0, cached_ = 0;
+  // In the process of one stage: which one, those that other processes build, and how to get them.
+  std::size_t own_ = 0;
+  std::set<std::size_t> needed_;
+  std::function<Result<Json>(std::size_t)> need_;
 };
 
 }  // namespace
 
-Result<BuiltImage> build_image(const Places& places, const Config& config, const BuildOrder& order,
-                               const std::string& name) {
+Result<Digest> build_image(const Places& places, const Config& config, const BuildOrder& order,
+                           const std::string& name) {
   auto cache = SPC_TRY(BuildCache::open(places));
   return Builder(places, config, order, std::move(cache)).run(name);
 }

@@ -30,16 +30,10 @@ struct BuildOrder {
   bool quiet = false;
 };
 
-/// An image that a build has made, in the user's own store.
-struct BuiltImage {
-  Digest digest;      ///< of its manifest
-  unsigned made = 0;  ///< steps that ran
-  unsigned cached = 0;
-};
-
-/// Builds the image and stores it. `name`: its name in the store, a canonical reference; empty:
-/// none. Prints each step to standard error unless the order is quiet.
-Result<BuiltImage> build_image(const Places& places, const Config& config, const BuildOrder& order,
-                               const std::string& name);
+/// Builds the image, stores it in the user's own store and returns its digest. `name`: its name in
+/// the store, a canonical reference; empty: none. Prints each step to standard error unless the
+/// order is quiet. Stages that do not need each other are built at the same time.
+Result<Digest> build_image(const Places& places, const Config& config, const BuildOrder& order,
+                           const std::string& name);
 
 }  // namespace spc::tool

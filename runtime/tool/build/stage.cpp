@@ -1,15 +1,20 @@
 #include <fcntl.h>
+#include <poll.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <charconv>
 #include <ctime>
 #include <utility>
 
+#include "base/file.hpp"
 #include "base/format.hpp"
 #include "base/hash.hpp"
+#include "base/process/child.hpp"
 #include "base/text.hpp"
 #include "export/write_image.hpp"
 #include "image/store/store.hpp"
@@ -201,6 +206,217 @@ Result<void> ImageSetup::add_members(const Instruction& one, char escape) {
     run_settings()[member][bare ? word + "/tcp" : word] = Json::object();
   }
   return {};
+}
+
+// --- processes ---
+
+Json BuiltStage::to_json() const {
+  const auto object_of = [](const Variables& variables) {
+    Json object = Json::object();
+    for (const auto& [name, value] : variables) object[name] = value;
+    return object;
+  };
+  Json list = Json::array();
+  for (const BuiltLayer& layer : layers) {
+    list.push_back(Json{
+        {"digest", layer.digest.str()}, {"diff_id", layer.diff_id.str()}, {"size", layer.size}});
+  }
+  return Json{{"config", config},
+              {"environment", object_of(environment)},
+              {"arguments", object_of(arguments)},
+              {"shell", shell},
+              {"workdir", workdir},
+              {"image", tree.image ? tree.image->digest.str() : ""},
+              {"changes", tree.changes},
+              {"layers", std::move(list)},
+              {"key", key.str()}};
+}
+
+Result<BuiltStage> BuiltStage::parse(const Places& places, const Json& text) {
+  BuiltStage stage;
+  const auto member = [&](std::string_view name) -> const Json& {
+    static const Json none;
+    const Json* const found = text.find(name);
+    return found == nullptr ? none : *found;
+  };
+  stage.config = member("config");
+  for (const Json::Member& one : member("environment").members())
+    stage.environment[one.key] = one.value.as_text();
+  for (const Json::Member& one : member("arguments").members())
+    stage.arguments[one.key] = one.value.as_text();
+  stage.shell.clear();
+  for (const Json& word : member("shell").elements()) stage.shell.push_back(word.as_text());
+  stage.workdir = member("workdir").as_text();
+  if (const std::string& digest = member("image").as_text(); !digest.empty()) {
+    const auto store = SPC_TRY(open_store(places.store));
+    const Digest named = SPC_TRY(Digest::parse(digest));
+    stage.tree.image = SPC_TRY(image_of(store.get(), named));
+  }
+  for (const Json& one : member("changes").elements()) stage.tree.changes.push_back(one.as_text());
+  for (const Json& one : member("layers").elements()) {
+    BuiltLayer layer;
+    const auto blob = SPC_TRY(one.text("digest"));
+    layer.digest = SPC_TRY(Digest::parse(blob.value_or("")));
+    const auto content = SPC_TRY(one.text("diff_id"));
+    layer.diff_id = SPC_TRY(Digest::parse(content.value_or("")));
+    layer.size = SPC_TRY(one.number("size")).value_or(0);
+    stage.layers.push_back(layer);
+  }
+  stage.key = SPC_TRY(Digest::parse(member("key").as_text()));
+  return stage;
+}
+
+namespace {
+
+/// The jobs of run_side_by_side(). A message is JSON on one line: a job asks {"need": N} and is
+/// answered with {"stage": …}; it ends with {"stage": …} or {"error": …}.
+class StageJobs {
+ public:
+  StageJobs(const std::vector<StageJob>& jobs, unsigned most) : jobs_(jobs), most_(most) {}
+
+  Result<std::map<std::size_t, Json>> run() {
+    while (done_.size() < jobs_.size()) {
+      SPC_TRY(start_more());
+      std::vector<pollfd> polled;
+      for (const Running& one : running_) {
+        polled.push_back({one.socket.get(), POLLIN, 0});
+        polled.push_back({one.lines.get(), POLLIN, 0});
+      }
+      if (::poll(polled.data(), polled.size(), -1) < 0 && errno != EINTR)
+        return Error::from_errno(errno, "wait for a stage");
+      for (std::size_t i = 0; i < running_.size(); ++i) {
+        if (polled[2 * i + 1].revents != 0) show_lines(running_[i]);
+        if (polled[2 * i].revents != 0) SPC_TRY(receive(running_[i]));
+      }
+      std::erase_if(running_, [](const Running& one) { return !one.socket; });
+    }
+    return std::move(done_);
+  }
+
+ private:
+  struct Running {
+    const StageJob* job;
+    Child child;
+    UniqueFd socket, lines;
+    std::string received, shown;
+    std::optional<std::size_t> needs;
+  };
+
+  Result<void> start_more() {
+    const auto works = [](const Running& one) { return !one.needs; };
+    while (next_ < jobs_.size() &&
+           (running_.empty() || std::ranges::count_if(running_, works) < most_))
+      SPC_TRY(start(jobs_[next_++]));
+    return {};
+  }
+
+  Result<void> start(const StageJob& job) {
+    int ends[2];
+    if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0)
+      return Error::from_errno(errno, "create a socket");
+    const UniqueFd theirs(ends[1]);
+    Running one{.job = &job, .child = {}, .socket = UniqueFd(ends[0]), .lines = {}};
+    auto [reading, writing] = SPC_TRY(make_pipe());
+    one.lines = std::move(reading);
+    ::fcntl(one.lines.get(), F_SETFL, O_NONBLOCK);
+    const int output = writing.get();
+    const auto work = [&] {
+      for (Running& other : running_) other.socket.reset();
+      ::dup2(output, STDERR_FILENO);
+      return report(job, theirs.get());
+    };
+    one.child = SPC_TRY(Child::run(work, "build a stage"));
+    running_.push_back(std::move(one));
+    return {};
+  }
+
+  /// In the process of the job.
+  static int report(const StageJob& job, int socket) {
+    const auto send = [&](const Json& message) { return write_all(socket, message.str() + "\n"); };
+    const auto need = [&](std::size_t number) -> Result<Json> {
+      SPC_TRY(send(Json{{"need", number}}));
+      std::string answer;
+      char c = 0;
+      while (::read(socket, &c, 1) == 1 && c != '\n') answer += c;
+      return Json::parse(answer);
+    };
+    const auto done = job.work(need);
+    if (done) return send(Json{{"stage", *done}}) ? 0 : 1;
+    static_cast<void>(send(Json{{"error", done.error().what()}, {"hint", done.error().advice()}}));
+    return 1;
+  }
+
+  Result<void> receive(Running& one) {
+    std::array<char, 1 << 14> buffer;
+    const ssize_t got = ::read(one.socket.get(), buffer.data(), buffer.size());
+    if (got < 0 && errno == EINTR) return {};
+    if (got > 0) one.received.append(buffer.data(), static_cast<std::size_t>(got));
+    const auto end = one.received.find('\n');
+    if (got > 0 && end == std::string::npos) return {};
+    if (end == std::string::npos)
+      return Error(ErrorKind::system, formatted("stage {}: its process has ended", one.job->label));
+    Json message = SPC_TRY(Json::parse(std::string_view(one.received).substr(0, end)));
+    one.received.erase(0, end + 1);
+    if (message.find("need") != nullptr) {
+      one.needs = message.find("need")->as_number();
+      if (const auto found = done_.find(*one.needs); found != done_.end())
+        return answer(one, found->second);
+      return {};
+    }
+    show_lines(one);
+    if (!one.shown.empty()) show(one, one.shown);
+    if (const Json* const stage = message.find("stage")) return finish(one, *stage);
+    return Error(ErrorKind::system, message["error"].as_text()).hint(message["hint"].as_text());
+  }
+
+  Result<void> finish(Running& one, const Json& stage) {
+    const auto number = one.job->number;
+    done_[number] = stage;
+    one.child.wait();
+    one.socket.reset();
+    for (Running& other : running_) {
+      if (other.socket && other.needs == number) SPC_TRY(answer(other, stage));
+    }
+    return {};
+  }
+
+  static Result<void> answer(Running& one, const Json& stage) {
+    one.needs.reset();
+    return write_all(one.socket.get(), stage.str() + "\n");
+  }
+
+  static void show(const Running& one, std::string_view line) {
+    const std::string text = one.job->label + ": " + std::string(line) + "\n";
+    static_cast<void>(write_all(STDERR_FILENO, text));
+  }
+
+  static void show_lines(Running& one) {
+    std::array<char, 1 << 14> buffer;
+    for (;;) {
+      const ssize_t got = ::read(one.lines.get(), buffer.data(), buffer.size());
+      if (got <= 0) break;
+      one.shown.append(buffer.data(), static_cast<std::size_t>(got));
+    }
+    std::string_view left = one.shown;
+    for (auto end = left.find('\n'); end != std::string_view::npos; end = left.find('\n')) {
+      show(one, left.substr(0, end));
+      left.remove_prefix(end + 1);
+    }
+    one.shown.erase(0, one.shown.size() - left.size());
+  }
+
+  const std::vector<StageJob>& jobs_;
+  const unsigned most_;
+  std::size_t next_ = 0;
+  std::vector<Running> running_;
+  std::map<std::size_t, Json> done_;
+};
+
+}  // namespace
+
+Result<std::map<std::size_t, Json>> run_side_by_side(const std::vector<StageJob>& jobs,
+                                                     unsigned most) {
+  return StageJobs(jobs, most).run();
 }
 
 // --- image ---

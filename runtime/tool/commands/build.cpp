@@ -119,14 +119,14 @@ Result<int> run_build(const Arguments& arguments) {
     name = reference.canonical();
   }
   const BuildOrder order = SPC_TRY(order_of(arguments));
-  const BuiltImage image = SPC_TRY_DURING("build", build_image(places, config, order, name));
+  const Digest image = SPC_TRY_DURING("build", build_image(places, config, order, name));
   if (const std::string output = arguments.value("output"); !output.empty()) {
     Arguments exported;
-    exported.words = {name.empty() ? image.digest.str() : name, output};
+    exported.words = {name.empty() ? image.str() : name, output};
     if (arguments.has("force")) exported.options["force"] = {};
     if (const int status = SPC_TRY(run_export(exported)); status != 0) return status;
   }
-  std::puts(image.digest.str().c_str());
+  std::puts(image.str().c_str());
   return 0;
 }
 
