@@ -294,14 +294,15 @@ def test_hostile_context_neither_leads_out_nor_hangs():
 
 
 def test_interrupted_build_ends_its_step_at_once():
-    write("recipe/Dockerfile", f"FROM {base()}\nRUN echo begun && (trap '' TERM INT; while :; do sleep 0.05; done) & while :; do sleep 0.05; done\n")
+    write("recipe/Dockerfile", f"FROM {base()}\nRUN sleep 600 & echo begun && (trap '' TERM INT; while :; do sleep 0.05; done) & while :; do sleep 0.05; done\n")
     before = steps()
     for number in (signal.SIGINT, signal.SIGTERM):
         process = subprocess.Popen(machine.as_user(["scontainer", "build", "recipe"]), stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-                                   env=machine.environment(), cwd=home, text=True)
+                                   env=machine.environment(), cwd=home, text=True, start_new_session=True)
         assert any("begun" in line for line in process.stdout), "the step has not begun"
         process.send_signal(number)
         assert process.wait(10) != 0
+        assert not any("sleep 600" in line for line in machine.run(["ps", "-s", str(process.pid), "-o", "args="], "", None, "/").out.splitlines())
         process.stdout.close()
         machine.wait_for("the step's directory is there", lambda: steps() == before)
 
@@ -328,10 +329,14 @@ def test_killed_build_leaves_nothing_after_the_next():
     write("slow/Dockerfile", f"FROM {base()}\nRUN sleep 60 & sleep 60\n")
     process = machine.start("build", "slow")
     machine.wait_for("the step runs", lambda: any(step.startswith("new-") for step in steps()))
-    machine.wait_for("the command runs", lambda: "sleep" in subprocess.run(["ps", "-o", "comm", "-u", str(machine.UID)], stdout=subprocess.PIPE, text=True).stdout)
+    def commands():
+        found = subprocess.run(["ps", "-e", "-o", "pgid=,stat=,comm="], stdout=subprocess.PIPE, text=True).stdout
+        return [words[2] for words in map(str.split, found.splitlines()) if int(words[0]) == process.pid and words[1][0] != "Z"]
+
+    machine.wait_for("the command runs", lambda: "sleep" in commands())
     os.killpg(process.pid, signal.SIGKILL)
     process.wait()
-    machine.wait_for("its processes are gone", lambda: "sleep" not in subprocess.run(["ps", "-o", "comm", "-u", str(machine.UID)], stdout=subprocess.PIPE, text=True).stdout)
+    machine.wait_for("its processes are gone", lambda: not commands())
     build(f"FROM {base()}\nRUN true\n").succeeds()
     assert not [step for step in steps() if step.startswith("new-")], steps()
 

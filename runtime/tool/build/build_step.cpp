@@ -193,8 +193,12 @@ Result<BuildCache> BuildCache::open(const Places& places) {
   SPC_TRY(make_own_store(places));
   for (const char* part : {"/steps", "/blobs", "/images"})
     SPC_TRY_DURING("set up the user's image store", make_directories(cache.root_ + part));
-  remove_left_steps(cache.root_ + "/steps");
+  remove_unfinished(places);
   return cache;
+}
+
+void BuildCache::remove_unfinished(const Places& places) {
+  remove_left_steps(places.store + "/build/steps");
 }
 
 Result<std::string> BuildCache::fetch(const std::string& url, const std::string& checksum,

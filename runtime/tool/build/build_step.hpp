@@ -45,6 +45,8 @@ class BuildCache {
  public:
   /// Creates the directories, and removes what killed builds have left.
   static Result<BuildCache> open(const Places& places);
+  /// Removes unfinished steps of builds that have ended.
+  static void remove_unfinished(const Places& places);
 
   /// Returns the layer of a finished step, which counts as a use; empty if there is none.
   [[nodiscard]] std::optional<BuiltLayer> find(const Digest& key) const;

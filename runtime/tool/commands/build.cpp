@@ -1,4 +1,5 @@
 #include <fcntl.h>
+#include <sys/prctl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -7,11 +8,15 @@
 
 #include "base/file.hpp"
 #include "base/format.hpp"
+#include "base/process/supervised.hpp"
 #include "base/text.hpp"
+#include "tool/build/build_step.hpp"
 #include "tool/build/builder.hpp"
 #include "tool/command.hpp"
+#include "tool/containers/detached.hpp"
 #include "tool/containers/own_containers.hpp"
 #include "tool/images/obtain.hpp"
+#include "tool/surroundings/terminal.hpp"
 
 namespace spc::tool {
 
@@ -102,14 +107,7 @@ Result<BuildOrder> order_of(const Arguments& arguments) {
   return order;
 }
 
-}  // namespace
-
-Result<int> run_build(const Arguments& arguments) {
-  const auto places = SPC_TRY(Places::find());
-  if (!places.own_store) {
-    return Error(ErrorKind::refused, "build: an image is built in the store of an ordinary user")
-        .hint("run it as a non-root user");
-  }
+Result<int> build_here(const Arguments& arguments, const Places& places) {
   const auto config = SPC_TRY(read_config(places.config));
   std::string name;
   if (const std::string tag = arguments.value("tag"); !tag.empty()) {
@@ -128,6 +126,28 @@ Result<int> run_build(const Arguments& arguments) {
   }
   std::puts(image.str().c_str());
   return 0;
+}
+
+}  // namespace
+
+/// The build is a child, so that all processes of a step are ended with it, however it ends.
+Result<int> run_build(const Arguments& arguments) {
+  const auto places = SPC_TRY(Places::find());
+  if (!places.own_store) {
+    return Error(ErrorKind::refused, "build: an image is built in the store of an ordinary user")
+        .hint("run it as a non-root user");
+  }
+  const auto build = [&] {
+    const auto built = build_here(arguments, places);
+    if (!built) report_error(built.error().message());
+    std::fflush(stdout);
+    return built ? *built : 1;
+  };
+  ::prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0);
+  const auto status = supervise(build, [](pid_t) {});
+  end_descendants(0);
+  BuildCache::remove_unfinished(places);
+  return status;
 }
 
 }  // namespace spc::tool
