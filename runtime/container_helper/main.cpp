@@ -25,6 +25,7 @@
 #include "base/format.hpp"
 #include "base/result.hpp"
 #include "base/socket.hpp"
+#include "base/text.hpp"
 #include "base/unique_fd.hpp"
 #include "hook_engine/enroot_fstab.hpp"
 #include "launch/sources/slurm_client.hpp"
@@ -52,6 +53,9 @@ int launch_script(int argc, char** argv);
 /// `name` with the host's loader and libraries, so that the image needs neither
 /// (launch/sources/slurm_client.hpp).
 int run_slurm_command(const std::string& name, char** argv);
+
+/// Mounted in a container as "@run": executes the image's own program (kOwnProgram).
+int run_own_program(int argc, char** argv);
 
 /// Runs `enroot-mount [--root DIR] [--pass N] FSTAB...|-`: mounts the entries of the files below
 /// DIR, as enroot's tool of that name does for its hooks. In a step the start of the container
@@ -157,6 +161,42 @@ int run_slurm_command(const std::string& name, char** argv) {
   arguments.push_back(nullptr);
   ::execve(loader.c_str(), const_cast<char* const*>(arguments.data()), ::environ);
   return refuse(name, "the host's program cannot be executed");
+}
+
+// --- own program ---
+
+int run_own_program(int argc, char** argv) {
+  std::vector<std::string> words;
+  const char* text = std::getenv(kOwnProgramVariable);
+  for (std::string_view rest = text != nullptr ? text : ""; !rest.empty();) {
+    const auto colon = rest.find(':');
+    std::size_t size = 0;
+    if (colon != rest.npos) std::from_chars(rest.data(), rest.data() + colon, size);
+    if (colon == rest.npos || size > rest.size() - colon - 1) break;
+    words.emplace_back(rest.substr(colon + 1, size));
+    rest.remove_prefix(colon + 1 + size);
+  }
+  words.insert(words.end(), argv + std::min(argc, 1), argv + argc);
+  ::unsetenv(kOwnProgramVariable);
+  const std::string ours = ":" + std::string(kSlurmStubs);
+  if (const char* path = std::getenv("PATH");
+      path != nullptr && std::string_view(path).ends_with(ours))
+    ::setenv("PATH", std::string(path, std::strlen(path) - ours.size()).c_str(), 1);
+  if (words.empty()) return 127;
+  std::vector<char*> arguments;
+  for (std::string& word : words) arguments.push_back(word.data());
+  arguments.push_back(nullptr);
+  const char* path = std::getenv("PATH");
+  const bool is_path = words[0].find('/') != std::string::npos;
+  for (const std::string_view directory : split(is_path || path == nullptr ? "." : path, ':')) {
+    const std::string program = is_path ? words[0] : std::string(directory) + "/" + words[0];
+    ::execve(program.c_str(), arguments.data(), environ);
+    if (errno != ENOENT && errno != ENOTDIR) break;
+  }
+  std::fprintf(stderr,
+               "spank-container: execute \"%s\": %s (hint: it is the image's own program)\n",
+               printable(words[0]).c_str(), std::strerror(errno));
+  return errno == ENOENT ? 127 : 126;
 }
 
 // --- mount alone ---
@@ -499,6 +539,7 @@ int enroot_mount(int count, char** values) {
 // /usr/libexec/spank-container/container-helper: one static program that containers and hooks
 // execute, independent of the libraries there. It runs with the user's rights only.
 //   mounted at the path of a Slurm command   that command
+//   mounted as @run                          the image's own program
 //   enroot/enroot-mount, a link to it        mounts for enroot's hooks
 //   /proc/self/fd/N                          the probe behind an image's entrypoint
 //   any other name                           in slurmstepd's place, the launcher of a task prolog
@@ -516,6 +557,7 @@ int main(int argc, char** argv) {
   const ssize_t size = ::readlink("/proc/self/exe", self, sizeof self);
   const std::string lies_at = last_part({self, size > 0 ? static_cast<std::size_t>(size) : 0});
   const std::string_view called = argc > 0 ? argv[0] : "";
+  if (lies_at == spc::kOwnProgram) return spc::run_own_program(argc, argv);
   if (!lies_at.empty() && !lies_at.starts_with("container-helper"))
     return spc::run_slurm_command(lies_at, argv);
   if (last_part(called) == "enroot-mount") return spc::enroot_mount(argc, argv);

@@ -196,7 +196,7 @@ class ProgramHook final : public SiteHook {
     return {};
   }
   Result<void> create(const HookContext&, Edits& edits) override {
-    if (created_) edits = *created_;
+    if (created_) edits = std::move(*created_);
     return {};
   }
   Result<void> task_on_host(const HookContext& context, Log& log) override {
@@ -204,7 +204,7 @@ class ProgramHook final : public SiteHook {
     return {};
   }
   Result<void> task(const HookContext&, Edits& edits) override {
-    edits = of_task_;
+    edits = std::move(of_task_);
     return {};
   }
   Result<void> start(const HookContext& context, Log& log) override {

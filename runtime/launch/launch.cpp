@@ -87,6 +87,21 @@ Result<void> answer_for_host(const Arrival& arrival, const TaskCall& call, int a
   return entry.write(answer);
 }
 
+/// Sets what container-helper executes under the name "@run".
+Result<void> set_own_program(ContainerSpec& spec, const LaunchRequest& request) {
+  std::string text;
+  for (const std::string& word : own_program_of(spec.settings, request.command.size() > 1))
+    text += std::to_string(word.size()) + ":" + word;
+  if (text.empty() && request.command.size() < 2) {
+    return Error(ErrorKind::invalid, formatted("execute {}: image {} has no program of its own",
+                                               in_quotes(kOwnProgram), in_quotes(spec.image)))
+        .hint("name one: srun … PROGRAM");
+  }
+  spec.environment[kOwnProgramVariable].value = std::move(text);
+  if (spec.settings.environment_scripts.empty()) spec.entrypoint.clear();  // does not run twice
+  return {};
+}
+
 }  // namespace
 
 Result<void> decide_all(TaskEntry& entry, StepHooks& hooks, const LaunchRequest& request,
@@ -97,8 +112,10 @@ Result<void> decide_all(TaskEntry& entry, StepHooks& hooks, const LaunchRequest&
     SPC_TRY(fake_root_calls());
   }
   decide(spec, request, entry.site, task.job);
-  if (!request.batch_script.empty() && ::access(kSlurmStubs, F_OK) == 0)
+  const bool is_own_program = !request.command.empty() && request.command[0] == kOwnProgram;
+  if ((is_own_program || !request.batch_script.empty()) && ::access(kSlurmStubs, F_OK) == 0)
     spec.environment["PATH"].value += ":" + std::string(kSlurmStubs);
+  if (is_own_program) SPC_TRY(set_own_program(spec, request));
   tell_image(without_secrets(task.asked.image), spec);
   tell_name(task.asked.name, spec);
   tell_prompt(spec);

@@ -15,9 +15,7 @@
 #include <cerrno>
 #include <cstring>
 #include <optional>
-#include <span>
 #include <utility>
-#include <vector>
 
 #include "base/file.hpp"
 #include "base/process/child.hpp"
@@ -166,8 +164,18 @@ struct Relayed {
   bool is_running = false, may_be_lost = false;
 };
 
+/// Messages of slurmstepd and the tasks so far.
+struct Told {
+  unsigned entered = 0;
+  SaveMessage end{.kind = SaveMessageKind::entered};  ///< kind `save`: the tasks have ended
+};
+
+void send(const Relayed& to, const SaveMessage& message) {
+  [[maybe_unused]] const auto sent = send_struct(to.socket, message);
+}
+
 /// Handles a message of the saver or report. Returns false if the container was not saved.
-bool relay(Relayed& one, int stepd, const std::vector<SaveMessage>& told) {
+bool relay(Relayed& one, int stepd, const Told& told) {
   SaveMessage message;
   if (!receive_struct(one.socket, message)) {
     one.socket = -1;
@@ -181,8 +189,8 @@ bool relay(Relayed& one, int stepd, const std::vector<SaveMessage>& told) {
   if (message.kind == SaveMessageKind::started) {
     one.is_running = true;
     one.may_be_lost = message.may_be_lost;
-    for (const SaveMessage& earlier : told)
-      [[maybe_unused]] const auto sent = send_struct(one.socket, earlier);
+    for (unsigned i = 0; i < told.entered; ++i) send(one, {.kind = SaveMessageKind::entered});
+    if (told.end.kind == SaveMessageKind::save) send(one, told.end);
     return true;
   }
   say(stepd, message.text.view(), SaveMessageKind::progress);
@@ -192,24 +200,22 @@ bool relay(Relayed& one, int stepd, const std::vector<SaveMessage>& told) {
 
 /// Relays messages until all tasks, the saver and the report have ended. Returns whether nothing
 /// has failed, or nothing if slurmstepd is gone.
-std::optional<bool> wait_for_the_end(int stepd, std::span<Relayed> relayed) {
-  std::vector<SaveMessage> told;  // by slurmstepd and the tasks
-  bool ended = false, is_saved = true;
-  while (!ended || std::ranges::any_of(relayed, &Relayed::is_running)) {
-    std::vector<pollfd> events{{stepd, POLLIN, 0}};
-    for (const Relayed& one : relayed) events.push_back({one.socket, POLLIN, 0});
-    if (::poll(events.data(), events.size(), -1) < 0) continue;
+std::optional<bool> wait_for_the_end(int stepd, Relayed (&relayed)[2]) {
+  Told told;
+  bool is_saved = true;
+  while (told.end.kind != SaveMessageKind::save || relayed[0].is_running || relayed[1].is_running) {
+    pollfd events[] = {
+        {stepd, POLLIN, 0}, {relayed[0].socket, POLLIN, 0}, {relayed[1].socket, POLLIN, 0}};
+    if (::poll(events, 3, -1) < 0) continue;
     if (events[0].revents != 0) {
       SaveMessage message;
       if (!receive_struct(stepd, message)) return std::nullopt;
-      ended = ended || message.kind == SaveMessageKind::save;
-      told.push_back(message);
-      for (const Relayed& one : relayed) {
-        if (one.is_running) [[maybe_unused]]
-          const auto sent = send_struct(one.socket, message);
-      }
+      if (message.kind == SaveMessageKind::entered) ++told.entered;
+      if (message.kind == SaveMessageKind::save) told.end = message;
+      for (const Relayed& one : relayed)
+        if (one.is_running) send(one, message);
     }
-    for (std::size_t i = 0; i < relayed.size(); ++i)
+    for (std::size_t i = 0; i < 2; ++i)
       if (events[i + 1].revents != 0) is_saved = relay(relayed[i], stepd, told) && is_saved;
   }
   return is_saved;

@@ -462,6 +462,12 @@ Result<RootSetup> gather(const LaunchRequest& request, const std::string& home,
   if (request.slurm.value_or(false))
     SPC_TRY_DURING("--container-slurm", add_slurm_client(root, environment));
   added_for(root, "--container-slurm");
+  if (!request.command.empty() && request.command[0] == kOwnProgram) {
+    SPC_TRY(add_source(root, own_program("container-helper"),
+                       std::string(kSlurmStubs) + "/" + kOwnProgram, TaskMessage::source_read_only,
+                       kOwnProgram));
+  }
+  added_for(root, kOwnProgram);
   if (before_mounts) SPC_TRY(before_mounts(root));
   const auto has_idle = [](const MountSpec& mount) { return !mount.idle_flag.empty(); };
   if (const auto idle = std::ranges::find_if(request.mounts, has_idle);

@@ -33,7 +33,13 @@ inline constexpr char kSlurmTable[] =
 inline constexpr char kSlurmRoot[] = "/run/spank-container/slurm/root";  ///< prefix of host paths
 
 inline constexpr char kSlurmStubs[] =
-    "/run/spank-container/commands";  ///< last directory of a contained batch script's PATH
+    "/run/spank-container/commands";  ///< last directory of PATH, if it has any command
+
+/// The command of a step that executes the image's own program: its entrypoint with the other
+/// arguments, or with the arguments that the image sets. A program of this name in kSlurmStubs,
+/// container-helper, executes the words of the variable, each as SIZE:WORD, and its own arguments.
+inline constexpr char kOwnProgram[] = "@run";
+inline constexpr char kOwnProgramVariable[] = "SLURM_SCONTAINER_PROGRAM";
 
 /// Adds, in kSlurmStubs, scripts of the names of Slurm's commands. They report that the container
 /// does not have the command, and how to get it. The image's own commands precede them in PATH.

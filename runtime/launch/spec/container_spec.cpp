@@ -36,6 +36,14 @@ std::vector<std::string> entrypoint_of(const ImageSettings& image, bool asked_by
 
 }  // namespace
 
+std::vector<std::string> own_program_of(const ImageSettings& image, bool has_arguments) {
+  std::vector<std::string> words = entrypoint_of(image, true);
+  const bool has_script = image.entrypoint.empty() && !words.empty();
+  if (!has_arguments && !has_script)
+    words.insert(words.end(), image.command.begin(), image.command.end());
+  return words;
+}
+
 Result<void> add_image_record(ContainerSpec& spec, int record, const Digest& manifest) {
   ImageRecordHeader header;
   constexpr std::uint64_t kSane = 4 << 20;

@@ -40,7 +40,7 @@ struct ContainerSpec {
   std::uint32_t layers = 0;
   bool by_fuse = false;  ///< layers are served by FUSE, as configured by the site
   ImageSettings settings;
-  RootSetup root;  ///< mounts, files and accounts
+  RootSetup root;                  ///< mounts, files and accounts
   std::vector<ShownMount> mounts;  ///< shown_mounts() of `root`, before the hooks change it
   bool writable = true;
   std::uint32_t namespaces = 0;  ///< NamespaceBits
@@ -67,6 +67,10 @@ std::string workdir_of(const LaunchRequest& request, const ImageSettings& image)
 /// files.
 void decide(ContainerSpec& spec, const LaunchRequest& request, const SitePolicy& site,
             const std::map<std::string, std::string>& job_environment);
+
+/// Returns the words of the image's own program: its entrypoint or start script, and the arguments
+/// that it sets unless `has_arguments`. Empty if it sets none.
+std::vector<std::string> own_program_of(const ImageSettings& image, bool has_arguments);
 
 /// Returns the mode: --container-entrypoint decides whether, the site how; by default the site
 /// decides both.

@@ -8,7 +8,7 @@ import time
 
 import local_files
 from cluster import kill_all
-from command import await_true
+from command import OPEN, await_true
 from images import Image, with_probe
 from harness import equal, expect, test
 from outcomes import outcome
@@ -337,3 +337,62 @@ def entrypoint_and_command_of_one_empty_word_are_none(cluster):
     expect("entrypoint" not in explained.replace("--container-entrypoint", "").replace("entry-blank", "") and "image's cmd" not in explained, "it is explained as a program: " + explained)
     odd = Image("suites/entry-odd", [[("of-odd", b"")]], {"Entrypoint": ["", "x"]}, below=cluster.base_layout)
     expect(cluster.srun(*ON, "true", image=odd).rc != 0, "an entrypoint whose program is empty is ignored")
+
+
+SHOW = r"""
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+int main(int argc, char **argv) {
+  char here[4096];
+  for (int i = 0; i < argc; i++) printf("[%s]", argv[i]);
+  printf(" PATH=%s own=%s in %s\n", getenv("PATH"), getenv("SLURM_SCONTAINER_PROGRAM") ? "left" : "none", getcwd(here, sizeof here));
+  return argc == 2 && argv[1][0] == '7' ? 7 : 0;
+}
+"""
+
+
+@test
+def own_program_of_an_image_runs_with_its_or_given_arguments(cluster):
+    """The image has no shell."""
+    image = Image("suites/own", [[("bin/show", static(SHOW))]], {"Entrypoint": ["show", "of: it"], "Cmd": ["a b", ""], "WorkingDir": "/bin", "Env": ["PATH=/bin"]})
+    tail = " PATH=/bin own=none in /bin"
+    on = ("-w", "node01")
+    cluster.srun(*on, "@run", image=image).good("[show][of: it][a b][]" + tail)
+    cluster.srun(*on, "--container-readonly", "@run", "x", "'y z'", image=image).good("[show][of: it][x]['y z']" + tail)
+    done = cluster.srun("-N2", "-n4", "--overcommit", "@run", image=image)
+    equal(done.good().splitlines(), ["[show][of: it][a b][]" + tail] * 4, "of several tasks")
+    only_cmd = Image("suites/own", [[("bin/show", static(SHOW))]], {"Cmd": ["show", "7"], "Env": ["PATH=/bin"]}, tag="2")
+    equal(cluster.srun(*on, "@run", image=only_cmd).rc, 7, "its exit code")
+    lacks = Image("suites/own", [[("bin/show", static(SHOW))]], {"Entrypoint": ["absent"], "Env": ["PATH=/bin"]}, tag="3")
+    done = cluster.srun(*on, "@run", image=lacks)
+    equal(done.rc, 127, "exit code without the program", done)
+    expect('execute "absent": No such file or directory' in done.err, "it is not named", done)
+
+
+@test
+def own_program_runs_after_its_entrypoint_script_once(cluster):
+    image = with_entrypoint(cluster, "own", 'echo once; exec "$@"', Cmd=["echo", "of the image"])
+    equal(cluster.srun(*ON, "@run", image=image).good().splitlines(), ["once", "of the image"], "output")
+    equal(cluster.srun(*ON, "@run", "echo", "given", image=image).good().splitlines(), ["once", "given"], "output")
+
+
+@test
+def own_program_missing_is_refused_with_its_cure(cluster):
+    done = cluster.srun("-w", "node01", "@run", image=Image("suites/own", [[]], {"Entrypoint": None, "Cmd": None}, below=cluster.base_layout, tag="4"))
+    equal((done.rc, len(done.errors())), (1, 1), "exit code and lines", done)
+    expect("has no program of its own (hint: name one: srun … PROGRAM)" in done.err, "it is not said", done)
+
+
+@test
+def own_program_of_a_running_container_is_executed(cluster):
+    image = with_entrypoint(cluster, "joined", "echo own", Cmd=["x"])
+    step = cluster.start_srun("-w", "node01", "--container-name=own-joined", "sh", "-c", "echo up; read end || :", image=image, stdin=OPEN)
+    step.await_text("up")
+    cluster.run("srun", "-w", "node01", "--overlap", "--container-name=own-joined", "@run").good("own")
+    step.end()
+
+
+@test
+def own_program_of_a_sif_is_its_runscript(cluster):
+    cluster.srun("-w", "node01", "@run", "sh", "-c", "echo $PLAIN", image=local_files.sif(cluster)).good("a b")
