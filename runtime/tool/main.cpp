@@ -77,12 +77,15 @@ inline constexpr OptionRow kBuildOptions[] = {
     {"-f,--file", "FILE", "the recipe (default: Containerfile or Dockerfile of the context)"},
     {"--target", "STAGE", "build this stage"},
     {"--build-arg", "NAME=VALUE", "value of an ARG; NAME alone takes it from the environment"},
+    {"--build-arg-file", "FILE", "lines NAME=VALUE; --build-arg wins"},
     {"--secret", "id=NAME,src=FILE", "file for RUN --mount=type=secret"},
     {"--platform", "OS/ARCH[/VARIANT]", "must be this machine's"},
     {"--no-cache", nullptr, "run all steps again"},
     {"--pull", nullptr, "query the registry for the image of FROM"},
     {"-o,--output", "FILE", "also write it to FILE: .sif, .sqsh, or oci-archive:FILE"},
     {"--force", nullptr, "overwrite FILE"},
+    {"--push", nullptr, "also push it to the registry of its name"},
+    {"--debug-shell", nullptr, "start a shell where a RUN fails"},
     {"-q,--quiet", nullptr, "print only the digest"},
 };
 inline constexpr char kBuildHelp[] =

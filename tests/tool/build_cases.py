@@ -161,6 +161,32 @@ def test_quiet_build_prints_digest_or_end_of_output():
     assert failed.out == "" and failed.err.startswith("line 81\n") and "line 100\nscontainer" in failed.err, failed
 
 
+def test_debug_shell_starts_where_run_fails():
+    before = steps()
+    recipe = f"FROM {base()}\nENV WORD=of-env\nWORKDIR /srv\nRUN echo left >state; exit 4\n"
+    done = build(recipe, "--debug-shell", stdin="echo shell: $(cat /srv/state) $WORD in $PWD\nexit 9\n")
+    assert done.status == 1 and "shell: left of-env in /srv\n" in done.err, done
+    assert done.err.endswith("Dockerfile:4: RUN: exit status 4\n"), done
+    assert len(steps()) == len(before) + 1  # that of WORKDIR
+    build(recipe, stdin="echo not read\n").fails(1, "exit status 4 (hint: with --debug-shell")
+    build(f"FROM {base()}\nRUN test -z \"$(cat)\"\n", stdin="input").succeeds()
+
+
+def test_argument_file_gives_values_that_options_replace():
+    write("values", "# of the lab\n\nONE=from file\nTWO=2\n")
+    build(f"FROM {base()}\nARG ONE TWO\nRUN echo \"$ONE $TWO\" >/values\n", "--build-arg-file", "values", "--build-arg", "TWO=3", "-t", "lab/values:1").succeeds()
+    assert user("run", "-q", "lab/values:1", "cat", "/values").succeeds().out == "from file 3\n"
+    write("values", "ONE=1\nTWO\n")
+    build(f"FROM {base()}\n", "--build-arg-file", "values").fails(1, "--build-arg-file: values:2: is not NAME=VALUE")
+
+
+def test_built_image_is_pushed_to_its_registry():
+    name = f"{machine.registry.name}/lab/direct:2"
+    digest = build(f"FROM {base()}\nRUN echo direct >/direct\n", "-q", "--push", "-t", name).succeeds().out.strip()
+    assert "sha256:" + hashlib.sha256(machine.registry.repositories["lab/direct"].manifests["2"][1]).hexdigest() == digest
+    build(f"FROM {base()}\n", "--push").fails(1, "--push: the image has no name")
+
+
 def test_failing_step_names_line_and_leaves_nothing():
     before = steps()
     failed = build(f"FROM {base()}\n\n# comment\nRUN echo before; \\\n    exit 7\n", "-t", "never:1")

@@ -423,9 +423,13 @@ void show_end_of(int file) {
 
 /// In the child: enters the container and becomes the command.
 int become_command(const MountedImage& image, const BuildCommand& command,
-                   const LaunchRequest& request, int output) {
+                   const LaunchRequest& request, int output, bool is_shell) {
   ::dup2(output, STDERR_FILENO);
   ::dup2(output, STDOUT_FILENO);
+  if (!is_shell) {
+    const UniqueFd none(::open("/dev/null", O_RDONLY | O_CLOEXEC));
+    ::dup2(none.get(), STDIN_FILENO);
+  }
   std::map<std::string, std::string> environment;
   const std::string home = home_of(image.root.get(), command.user);
   const auto enter = [&]() -> Result<void> {
@@ -451,7 +455,7 @@ int become_command(const MountedImage& image, const BuildCommand& command,
   // The recipe's variables win, HOME and PATH included.
   environment["HOME"] = home;
   for (const auto& [name, value] : command.environment) environment[name] = value;
-  return execute({command.words}, environment, "of the build");
+  return execute({is_shell ? command.debug_shell : command.words}, environment, "of the build");
 }
 
 }  // namespace
@@ -475,15 +479,24 @@ Result<void> run_in(const MountedImage& image, const BuildCommand& command) {
   for (const MountSpec& mount : command.mounts) made.push_back(mount.target);
   made = missing_in(image.root.get(), made);
   ::prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0);
-  const auto status =
-      supervise([&] { return become_command(image, command, request, output); }, [](pid_t) {});
-  end_descendants(0);
+  const auto run = [&](int to, bool is_shell) {
+    return supervise([&] { return become_command(image, command, request, to, is_shell); },
+                     [](pid_t) {});
+  };
+  const auto status = run(output, false);
+  if (status && *status != 0 && !command.debug_shell.empty()) {
+    report_error("the step has failed: this shell is in its state, and its end ends the build");
+    SPC_TRY(run(STDERR_FILENO, true));
+  }
+  end_descendants(0);  // the file systems' servers as well
   remove_made(image.root.get(), made);
   if (!status) return status.error();
   if (*status == 0) return {};
   if (hidden) show_end_of(hidden.get());
-  return Error(ErrorKind::system, *status > 128 ? formatted("killed by signal {}", *status - 128)
+  Error failed(ErrorKind::system, *status > 128 ? formatted("killed by signal {}", *status - 128)
                                                 : formatted("exit status {}", *status));
+  if (!command.debug_shell.empty()) return failed;
+  return std::move(failed).hint("with --debug-shell a shell starts in the state of the failure");
 }
 
 }  // namespace spc::tool

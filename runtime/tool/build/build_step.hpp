@@ -153,9 +153,10 @@ struct BuildCommand {
   Variables environment;
   std::string workdir;
   std::vector<MountSpec> mounts;
-  std::string user;         ///< of USER: its home is HOME, unless the recipe sets it
-  bool has_network = true;  ///< false: loopback only
-  bool is_quiet = false;    ///< shows the end of its output, and only if it fails
+  std::string user;                      ///< of USER: its home is HOME, unless the recipe sets it
+  bool has_network = true;               ///< false: loopback only
+  std::vector<std::string> debug_shell;  ///< runs in the state of a failure; empty: none
+  bool is_quiet = false;                 ///< shows the end of its output, and only if it fails
 };
 
 /// Runs the command in the container. Its output goes to standard error. Ends all of its processes.

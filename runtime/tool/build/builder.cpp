@@ -202,7 +202,7 @@ class Builder {
   Result<void> build_side_by_side(std::size_t last) {
     std::set<std::size_t> needed;
     add_needed(last, needed);
-    if (needed.size() < 2 || usable_processors() < 2) return {};
+    if (needed.size() < 2 || usable_processors() < 2 || order_.debug_shell) return {};
     std::vector<StageJob> jobs;
     for (const std::size_t index : needed) {
       const Stage& stage = stages_[index];
@@ -394,6 +394,7 @@ class Builder {
                          .workdir = built.workdir,
                          .mounts = {}};
     command.is_quiet = order_.quiet;
+    if (order_.debug_shell) command.debug_shell = {built.shell.front()};
     if (!one.is_list) {
       command.words = built.shell;
       command.words.push_back(script_of(one));

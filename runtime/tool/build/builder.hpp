@@ -27,6 +27,7 @@ struct BuildOrder {
   std::string platform;                        ///< --platform; empty: this machine's
   std::optional<PullPolicy> pull;
   bool no_cache = false;
+  bool debug_shell = false;  ///< start a shell where a RUN fails
   bool quiet = false;
 };
 

@@ -55,6 +55,23 @@ std::string recipe_of(const Arguments& arguments, const std::string& context) {
   return context + "/Dockerfile";
 }
 
+/// Adds the lines NAME=VALUE of a file.
+Result<void> read_arguments(const std::string& path, Variables& values) {
+  const std::string text = SPC_TRY(read_recipe(path));
+  unsigned number = 0;
+  for (const std::string_view line : split(text, '\n')) {
+    ++number;
+    const std::string_view pair = trimmed(line);
+    if (pair.empty() || pair.front() == '#') continue;
+    const auto equals = pair.find('=');
+    if (equals == std::string_view::npos || equals == 0)
+      return Error(ErrorKind::invalid,
+                   formatted("--build-arg-file: {}:{}: is not NAME=VALUE", path, number));
+    values[std::string(pair.substr(0, equals))] = pair.substr(equals + 1);
+  }
+  return {};
+}
+
 Result<BuildOrder> order_of(const Arguments& arguments) {
   BuildOrder order;
   const std::string& given = arguments.words[0];
@@ -79,6 +96,8 @@ Result<BuildOrder> order_of(const Arguments& arguments) {
     return Error(ErrorKind::invalid, formatted("context {}: is not a directory", in_quotes(given)))
         .hint(formatted("scontainer build -f {} .", given));
   order.target = arguments.value("target");
+  for (const std::string& path : arguments.values("build-arg-file"))
+    SPC_TRY(read_arguments(path, order.arguments));
   for (const std::string& text : arguments.values("build-arg")) {
     const auto equals = text.find('=');
     const char* const own = equals == std::string::npos ? std::getenv(text.c_str()) : nullptr;
@@ -102,6 +121,7 @@ Result<BuildOrder> order_of(const Arguments& arguments) {
   }
   order.platform = arguments.value("platform");
   order.no_cache = arguments.has("no-cache");
+  order.debug_shell = arguments.has("debug-shell");
   order.quiet = arguments.has("quiet");
   if (arguments.has("pull")) order.pull = PullPolicy::always;
   return order;
@@ -123,6 +143,14 @@ Result<int> build_here(const Arguments& arguments, const Places& places) {
     exported.words = {name.empty() ? image.str() : name, output};
     if (arguments.has("force")) exported.options["force"] = {};
     if (const int status = SPC_TRY(run_export(exported)); status != 0) return status;
+  }
+  if (arguments.has("push")) {
+    if (name.empty())
+      return Error(ErrorKind::invalid, "--push: the image has no name").hint("-t REGISTRY/NAME");
+    Arguments pushed;
+    pushed.words = {name, name};
+    pushed.options["quiet"] = {};
+    return run_push(pushed);  // prints the digest
   }
   std::puts(image.str().c_str());
   return 0;
