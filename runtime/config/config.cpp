@@ -327,4 +327,33 @@ std::optional<Config> read_valid_config(const std::string& path, uid_t owner) {
   return config;
 }
 
+// --- catalogue ---
+
+std::string directory_of_catalogue() {
+  const std::string config = SPC_CONFIG_FILE;
+  return config.substr(0, config.rfind('/')) + "/catalogue.d";
+}
+
+Result<CatalogueEntry> read_catalogue_entry(const std::string& name) {
+  const std::string path = directory_of_catalogue() + "/" + name + ".toml";
+  const std::string what = "catalogue " + in_quotes(path);
+  const UniqueFd file = SPC_TRY(open_trusted_file(path, "catalogue", ::geteuid()));
+  const std::string text = SPC_TRY_DURING(what, read_file(file.get(), kMostOfAFile));
+  CatalogueEntry found{.name = name};
+  SPC_TRY(
+      read_keys(text, what,
+                {{"image", "text", "", "name of the image", &found.image, key::kAnyText},
+                 {"description", "text", "", "what it is", &found.description, key::kAnyText}}));
+  if (found.image.empty()) return Error(ErrorKind::invalid, what + ": has no image");
+  return found;
+}
+
+Result<std::string> image_of_catalogue(const std::string& text) {
+  if (text.empty() || text.find_first_of("/:@#~") != std::string::npos || text.front() == '.')
+    return text;
+  const std::string path = directory_of_catalogue() + "/" + text + ".toml";
+  if (::access(path.c_str(), F_OK) != 0) return text;
+  return SPC_TRY(read_catalogue_entry(text)).image;
+}
+
 }  // namespace spc

@@ -575,6 +575,24 @@ Result<void> add_config(Config& config, const std::string& text, const std::stri
 /// `catalogue "FILE"`.
 Result<void> read_keys(const std::string& text, const std::string& what, const Keys& keys);
 
+// --- catalogue ---
+
+/// An image that the site recommends. It is read from `NAME.toml` in the directory catalogue.d
+/// beside the site's config.toml. The keys are `image`, a value of --container-image, and
+/// `description`, one line.
+struct CatalogueEntry {
+  std::string name;
+  std::string image;
+  std::string description;
+};
+
+/// Returns the directory of the catalogue.
+std::string directory_of_catalogue();
+/// Reads one entry, whose file exists.
+Result<CatalogueEntry> read_catalogue_entry(const std::string& name);
+/// Returns the image that the catalogue has under the name `text`, or else `text`.
+Result<std::string> image_of_catalogue(const std::string& text);
+
 // --- rules ---
 
 /// One entry of `allowed_images`: which users may use which images of registries.

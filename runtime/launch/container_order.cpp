@@ -92,6 +92,10 @@ Result<void> Leader::complete_request() {
   *task_.asked.style = message_style(site);
   request_ = SPC_TRY(fit_to_site(task_.asked, policy.policy, site));
   request_.nodes = nodes_of_step(task_.job);
+  if (const std::string& name = request_.catalogue_name;
+      !name.empty() && *task_.asked.style == MessageStyle::own && is_first())
+    task_.log.write(LogLevel::info, formatted("image {} of the site's catalogue: {}",
+                                              in_quotes(name), without_secrets(request_.image)));
   const std::string missing = task_.asked.environment.missing_in(task_.job);
   if (!missing.empty() && *task_.asked.style == MessageStyle::own && is_first())
     task_.log.write(LogLevel::warning, "--container-env: " + missing);

@@ -664,9 +664,13 @@ constexpr ContainerOption kOptions[] = {
     {"container-image", "[USER@][REGISTRY/]NAME[:TAG][@DIGEST]",
      "[container] image to run the tasks in; pulled if the node does not have it", "IMAGE",
      Kind::once, nullptr,
-     [](LaunchRequest& request, Text value, ReadAt) -> Result<void> {
+     [](LaunchRequest& request, Text value, ReadAt where) -> Result<void> {
        SPC_TRY(ImageLocation::parse(value));
        request.image = SPC_TRY(request.paths.resolve(value));
+       if (where == ReadAt::container) return {};
+       const std::string typed = request.image;
+       request.image = SPC_TRY(image_of_catalogue(typed));
+       if (request.image != typed) request.catalogue_name = typed;
        return {};
      }},
     {"container-name", "NAME[:auto|create|exec|no_exec|replace|remove]",

@@ -96,6 +96,7 @@ enum class ExplainForm { brief, all, json };
 struct LaunchRequest {
   UserPaths paths;                    ///< how the paths below were read
   std::string image;                  ///< empty only if there is a name
+  std::string catalogue_name;         ///< name of `image` in the site's catalogue, if it was typed
   std::vector<std::string> features;  ///< options in use, for the site's rules
   std::vector<MountSpec> mounts;
   std::string workdir;           ///< empty: the image's

@@ -452,6 +452,22 @@ Result<void> read_paths(const Command& command, Arguments& arguments) {
   return {};
 }
 
+/// Replaces names of the site's catalogue by their images.
+Result<void> read_catalogue_names(const Command& command, Arguments& arguments) {
+  const std::string_view words = command.words;
+  if (!words.starts_with("IMAGE") || arguments.words.empty()) return {};
+  const bool is_list = words.starts_with("IMAGE...");
+  for (std::string& word : std::span(arguments.words).first(is_list ? arguments.words.size() : 1)) {
+    const std::string image = SPC_TRY(image_of_catalogue(word));
+    const bool starts = command.run == run_run || command.run == run_shell;
+    if (image != word && starts && !arguments.has("quiet"))
+      report_error(
+          formatted("image {} of the site's catalogue: {}", in_quotes(word), printable(image)));
+    word = image;
+  }
+  return {};
+}
+
 int run_one(const Command& command, std::span<const std::string> given) {
   Arguments arguments;
   std::vector<std::string> words(given.begin(), given.end());
@@ -487,7 +503,8 @@ int run_one(const Command& command, std::span<const std::string> given) {
   if (arguments.words.size() < command.least_words || arguments.words.size() > command.most_words) {
     return usage_error(command, "usage: " + usage_line(command));
   }
-  const auto read = read_paths(command, arguments);
+  auto read = read_paths(command, arguments);
+  if (read) read = read_catalogue_names(command, arguments);
   auto result = read ? command.run(arguments) : Result<int>(read.error());
   if (result) return *result;
   // the images program has already reported an error without a message
@@ -656,8 +673,8 @@ const Command kCommands[] = {
      run_import},
     {"export", "IMAGE FILE", "write an image to a file", kExportHelp, kExportOptions, 2, 2, false,
      1, run_export},
-    {"build", "CONTEXT|FILE.def", "build an image from a Dockerfile or definition file",
-     kBuildHelp, kBuildOptions, 1, 1, false, 1, run_build},
+    {"build", "CONTEXT|FILE.def", "build an image from a Dockerfile or definition file", kBuildHelp,
+     kBuildOptions, 1, 1, false, 1, run_build},
     {"push", "IMAGE [NAME]", "push an image to a registry", kPushHelp, kPushOptions, 1, 2, false, 1,
      run_push},
     {"login", "[REGISTRY]", "store credentials for a registry", kLoginHelp, kLoginOptions, 0, 1,

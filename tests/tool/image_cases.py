@@ -254,6 +254,23 @@ def test_site_catalogue_is_listed():
         shutil.rmtree("/etc/spank-container/catalogue.d")
 
 
+def test_catalogue_names_are_names_of_images():
+    os.makedirs("/etc/spank-container/catalogue.d")
+    try:
+        machine.write("/etc/spank-container/catalogue.d/toy.toml", f'image = "{base()}"\n')
+        done = user("run", "toy", "echo", "in").succeeds("in\n")
+        assert f'scontainer: image "toy" of the site\'s catalogue: {base()}' in done.err, done
+        assert user("run", "-q", "toy", "echo", "in").succeeds("in\n").err == ""
+        assert user("pull", "-q", "toy").succeeds().out == user("pull", "-q", base()).succeeds().out
+        assert user("inspect", "toy").succeeds().out == user("inspect", base()).succeeds().out
+        user("run", "toy:2", "true").fails(125, "docker.io/library/toy:2")
+        user("run", "./toy", "true").fails(125, "./toy")
+        machine.write("/etc/spank-container/catalogue.d/toy.toml", "image = 1\n")
+        user("run", "toy", "true").fails(125, 'toy.toml", line 1')
+    finally:
+        shutil.rmtree("/etc/spank-container/catalogue.d")
+
+
 def test_image_user_and_labels_are_shown():
     made = oci.Image([oci.Layer({"etc/hello": b"x"})])
     made.config["config"] |= {"User": "app:app", "Labels": {"org.opencontainers.image.source": "https://example.org/app"}}

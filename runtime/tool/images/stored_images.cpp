@@ -30,31 +30,8 @@ namespace spc::tool {
 
 // --- catalogue ---
 
-namespace {
-
-constexpr std::string_view kEnding = ".toml";
-constexpr std::size_t kMaxFile = 64 << 10;
-
-std::string directory_of_catalogue() {
-  const std::string config = SPC_CONFIG_FILE;
-  return config.substr(0, config.rfind('/')) + "/catalogue.d";
-}
-
-Result<CatalogueEntry> entry_in(int file, const std::string& path) {
-  const std::string what = "catalogue " + in_quotes(path);
-  const std::string text = SPC_TRY_DURING(what, read_file(file, kMaxFile));
-  CatalogueEntry found;
-  SPC_TRY(
-      read_keys(text, what,
-                {{"image", "text", "", "name of the image", &found.image, key::kAnyText},
-                 {"description", "text", "", "what it is", &found.description, key::kAnyText}}));
-  if (found.image.empty()) return Error(ErrorKind::invalid, what + ": has no image");
-  return found;
-}
-
-}  // namespace
-
 Result<std::vector<CatalogueEntry>> read_catalogue() {
+  constexpr std::string_view kEnding = ".toml";
   const std::string directory = directory_of_catalogue();
   std::vector<CatalogueEntry> catalogue;
   DirectoryReader files(directory);
@@ -63,13 +40,8 @@ Result<std::vector<CatalogueEntry>> read_catalogue() {
     if (file_name.starts_with('.') || !file_name.ends_with(kEnding) ||
         file_name.size() == kEnding.size())
       continue;
-    const std::string path = directory + "/" + std::string(file_name);
-    const UniqueFd file(
-        ::openat(files.descriptor(), files.c_name(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
-    if (!file) return Error::from_errno(errno, "open " + in_quotes(path));
-    auto entry = SPC_TRY(entry_in(file.get(), path));
-    entry.name = file_name.substr(0, file_name.size() - kEnding.size());
-    catalogue.push_back(std::move(entry));
+    const auto name = file_name.substr(0, file_name.size() - kEnding.size());
+    catalogue.push_back(SPC_TRY(read_catalogue_entry(std::string(name))));
   }
   if (files.error() != 0 && files.error() != ENOENT)
     return Error::from_errno(files.error(), "read " + in_quotes(directory));

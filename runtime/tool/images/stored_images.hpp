@@ -8,21 +8,13 @@
 #include "base/digest.hpp"
 #include "base/result.hpp"
 #include "base/unique_fd.hpp"
+#include "config/config.hpp"
 #include "image/store/store.hpp"
 #include "share/shared_store.hpp"
 
 namespace spc::tool {
 
 // --- catalogue ---
-
-/// An image that the site recommends. It is read from `NAME.toml` in the directory catalogue.d
-/// beside the site's config.toml. The keys are `image`, a value of --container-image, and
-/// `description`, one line.
-struct CatalogueEntry {
-  std::string name;
-  std::string image;
-  std::string description;
-};
 
 /// Returns the entries sorted by name, empty if the site has no catalogue. An invalid file is an
 /// error that names the file.

@@ -299,3 +299,18 @@ def configless_node_finds_plugin_and_shares_configuration(cluster):
     with configless(cluster):
         done = cluster.bash("cat /workspace/replaced; squeue -h -o %u -j $SLURM_JOB_ID", "-w", "node01", "--container-slurm")
     done.good("upper\nalice")
+
+
+@test
+def catalogue_names_are_names_of_images(cluster):
+    base = "registry:5000/suites/base:1"
+    with site_files.Files(cluster, {"spank-container/catalogue.d/toy.toml": f'image = "{base}"\n'}):
+        done = cluster.run("srun", "-N2", "--container-image=toy", "cat", "replaced")
+        done.good("upper\nupper")
+        equal([line for line in done.err.splitlines() if "catalogue" in line],
+              [f'spank-container: image "toy" of the site\'s catalogue: {base}'], "lines", done)
+        script = "#!/bin/sh\n#SBATCH -w node01\n#SBATCH --container-image=toy\ncat replaced\n"
+        equal(cluster.batch(script).good().splitlines()[-1], "upper", "batch script")
+        done = cluster.run("srun", "-w", "node01", "--container-image=toy", "--container-name=of-toy", "true")
+        cluster.run("srun", "-w", "node01", "--container-image=toy", "--container-name=of-toy:remove", "true")
+        done.good()
