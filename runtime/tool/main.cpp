@@ -226,6 +226,7 @@ inline constexpr char kImportHelp[] =
 
 inline constexpr OptionRow kExportOptions[] = {
     {"--changes", "DIR", "include the changes kept by run --changes=DIR"},
+    {"-c,--change", "INSTRUCTION", "change its settings: \"ENV A=1\", \"CMD [\\\"python3\\\"]\""},
     {"-f,--force", nullptr, "overwrite FILE"},
 };
 inline constexpr char kExportHelp[] =
@@ -241,6 +242,7 @@ inline constexpr char kExportHelp[] =
 
 inline constexpr OptionRow kPushOptions[] = {
     {"--flatten", nullptr, "push the image's files as one layer, with a digest of its own"},
+    {"-c,--change", "INSTRUCTION", "change its settings: \"ENV A=1\", \"CMD [\\\"python3\\\"]\""},
     {"--platform", "OS/ARCH[/VARIANT]", "select this platform in a multi-platform archive"},
     {"-q,--quiet", nullptr, "print only the digest"},
 };

@@ -187,6 +187,39 @@ def test_built_image_is_pushed_to_its_registry():
     build(f"FROM {base()}\n", "--push").fails(1, "--push: the image has no name")
 
 
+CHANGES = ("--change", "ENV WORD=changed PLAIN=1", "--change", "WORKDIR=/workspace/old", "-c", 'ENTRYPOINT ["/bin/sh", "-c"]', "-c", 'CMD=["echo $WORD $GREETER in $PWD"]',
+           "-c", "LABEL org.example.changed=yes", "-c", "USER 1000")
+
+
+def test_change_sets_settings_of_exported_files():
+    user("pull", "-q", base()).succeeds()
+    for target in ("changed.sqsh", "changed.sif", "changed.tar"):
+        user("export", base(), target, *CHANGES).succeeds()
+        name = f"oci-archive:{target}" if target.endswith(".tar") else f"./{target}"
+        assert user("run", "-q", "--entrypoint", name).succeeds().out == "changed base in /workspace/old\n", target
+    assert "org.example.changed" in user("inspect", "--json", "./changed.sif").succeeds().out
+    user("export", "./changed.sif", "again.sif", "--change", "ENV WORD=again").succeeds()
+    assert user("run", "-q", "--entrypoint", "./again.sif").succeeds().out == "again base in /workspace/old\n"
+    user("export", base(), "never.sqsh", "--change", "RUN true").fails(1, "--change: RUN changes files")
+    user("export", base(), "never.sqsh", "--change", "ENVV A=1").fails(1, "did you mean ENV?")
+    assert not os.path.exists(os.path.join(home, "never.sqsh"))
+
+
+def test_change_of_push_keeps_layers():
+    user("push", "-q", base(), f"{machine.registry.name}/changed:1", *CHANGES).succeeds("sha256:")
+    name = f"{machine.registry.name}/changed:1"
+    assert user("run", "-q", "--entrypoint", name).succeeds().out == "changed base in /workspace/old\n"
+
+    def layers(repository):
+        return [layer["digest"] for layer in json.loads(machine.registry.repositories[repository].manifests["1"][1])["layers"]]
+    assert layers("changed")[:-1] == layers("base")  # the last one has the work directory
+    user("push", "-q", base(), f"{machine.registry.name}/plain:1", "-c", "ENV A=1").succeeds()
+    assert layers("plain") == layers("base")
+    user("export", base(), "bare.sqsh").succeeds()
+    user("push", "-q", "./bare.sqsh", f"{machine.registry.name}/bare:1", *CHANGES).succeeds("sha256:")
+    assert user("run", "-q", "--entrypoint", f"{machine.registry.name}/bare:1").succeeds().out == "changed base in /workspace/old\n"
+
+
 def test_failing_step_names_line_and_leaves_nothing():
     before = steps()
     failed = build(f"FROM {base()}\n\n# comment\nRUN echo before; \\\n    exit 7\n", "-t", "never:1")

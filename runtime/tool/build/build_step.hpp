@@ -14,6 +14,7 @@
 #include "recipe/recipe.hpp"
 #include "request/mount_spec.hpp"
 #include "tool/images/image_mount.hpp"
+#include "tool/images/obtain.hpp"
 #include "tool/images/stored_images.hpp"
 #include "tool/surroundings/places.hpp"
 
@@ -96,6 +97,8 @@ struct ImageSetup {
 
   /// Parses the configuration of an image.
   static Result<ImageSetup> parse(const std::string& config);
+  /// Makes a configuration of settings: records `key=value\0`.
+  static ImageSetup of_settings(const std::string& settings);
   /// Applies an instruction that changes only the configuration: ENV, LABEL, CMD, ENTRYPOINT,
   /// SHELL, USER, WORKDIR, STOPSIGNAL, EXPOSE, VOLUME, ONBUILD, HEALTHCHECK, MAINTAINER.
   Result<void> apply(const Instruction& one, char escape);
@@ -107,6 +110,13 @@ struct ImageSetup {
   Result<void> assign(const Instruction& one, char escape);
   Result<void> add_members(const Instruction& one, char escape);
 };
+
+/// Returns the changes of --change, `ENV A=1` or `ENV=A=1`, as lines of a recipe.
+Result<std::string> lines_of_changes(const std::vector<std::string>& changes);
+
+/// Applies --change to a mounted image that is to be written.
+Result<void> change_settings(ArchiveSource& source, int root,
+                             const std::vector<std::string>& changes);
 
 /// A stage's image while it is built.
 struct BuiltStage : ImageSetup {

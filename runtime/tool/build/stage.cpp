@@ -49,6 +49,68 @@ Result<ImageSetup> ImageSetup::parse(const std::string& config) {
   return setup;
 }
 
+ImageSetup ImageSetup::of_settings(const std::string& settings) {
+  ImageSetup setup;
+  Json& run = setup.run_settings();
+  for (const auto& [key, member] :
+       {std::pair("entrypoint", "Entrypoint"), std::pair("cmd", "Cmd"), std::pair("env", "Env")}) {
+    if (const auto values = setting_values(settings, key); !values.empty()) run[member] = values;
+  }
+  for (const auto& workdir : setting_values(settings, "workdir"))
+    run["WorkingDir"] = setup.workdir = workdir;
+  for (const std::string& variable : setting_values(settings, "env")) {
+    const auto equals = std::min(variable.find('='), variable.size());
+    setup.environment[variable.substr(0, equals)] =
+        variable.substr(std::min(equals + 1, variable.size()));
+  }
+  setup.config["architecture"] = Platform::host().architecture;
+  setup.config["os"] = "linux";
+  setup.config["rootfs"] = Json{{"type", "layers"}, {"diff_ids", Json::array()}};
+  return setup;
+}
+
+Result<std::string> lines_of_changes(const std::vector<std::string>& changes) {
+  std::string lines;
+  for (std::string one : changes) {
+    const auto end = one.find_first_of(" \t=");
+    if (end != std::string::npos) one[end] = ' ';
+    if (one.find('\n') != std::string::npos)
+      return Error(ErrorKind::invalid,
+                   formatted("--change: {}: has several lines", in_quotes(one)));
+    lines += one + "\n";
+  }
+  const auto parsed = SPC_TRY(parse_dockerfile(lines, "--change"));
+  constexpr std::string_view kAllowed[] = {"ENV",  "LABEL",      "CMD",    "ENTRYPOINT", "WORKDIR",
+                                           "USER", "STOPSIGNAL", "EXPOSE", "VOLUME",     "ONBUILD"};
+  for (const Instruction& one : parsed.instructions) {
+    if (std::ranges::find(kAllowed, one.name) == std::end(kAllowed))
+      return Error(ErrorKind::invalid, formatted("--change: {} changes files", one.name))
+          .hint(
+              "allowed are ENV, LABEL, CMD, ENTRYPOINT, WORKDIR, USER and the like; for others "
+              "use scontainer build");
+  }
+  return lines;
+}
+
+Result<void> change_settings(ArchiveSource& source, int root,
+                             const std::vector<std::string>& changes) {
+  if (changes.empty()) return {};
+  const std::string lines = SPC_TRY(lines_of_changes(changes));
+  const auto parsed = SPC_TRY(parse_dockerfile(lines, "--change"));
+  const std::string settings = SPC_TRY(settings_of(source.opened, root));
+  ImageSetup setup;
+  if (source.config.empty())
+    setup = ImageSetup::of_settings(settings);
+  else
+    setup = SPC_TRY(ImageSetup::parse(source.config));
+  for (const Instruction& one : parsed.instructions)
+    SPC_TRY_DURING("--change: " + one.name, setup.apply(one, parsed.escape));
+  source.config = setup.config.str();
+  const auto changed = SPC_TRY(parse_image_config(source.config, "--change"));
+  source.opened.settings = settings_of(changed);
+  return {};
+}
+
 Variables ImageSetup::variables() const {
   Variables all = arguments;
   for (const auto& [name, value] : environment) all[name] = value;

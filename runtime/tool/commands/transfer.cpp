@@ -2,6 +2,7 @@
 #include <termios.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdio>
 #include <ctime>
@@ -28,6 +29,7 @@
 #include "registry/client.hpp"
 #include "registry/credentials.hpp"
 #include "tool/build/build_step.hpp"
+#include "tool/build/builder.hpp"
 #include "tool/command.hpp"
 #include "tool/containers/job_step.hpp"
 #include "tool/images/import_run.hpp"
@@ -252,17 +254,23 @@ Result<int> run_import(const Arguments& arguments) {
 namespace {
 
 /// Returns the image's settings as files in the form that the exported file's readers expect.
-/// Images imported from enroot or Apptainer already contain them.
-Result<std::vector<AddedFile>> files_for(ImageForm form, const ArchiveSource& source, int root) {
+/// Images imported from enroot or Apptainer already contain them. `is_changed`: by --change.
+Result<std::vector<AddedFile>> files_for(ImageForm form, const ArchiveSource& source, int root,
+                                         bool is_changed) {
   const std::vector<AddedFile> none;
-  if (form == ImageForm::sif) {
-    if (open_in_image(root, ".singularity.d")) return none;
-    const std::string settings = SPC_TRY(settings_of(source.opened, root));
-    return apptainer_files(settings, source.config);
-  }
-  return source.opened.settings == kSettingsInFiles
-             ? none
-             : enroot_files(source.opened.settings, source.config);
+  const bool is_sif = form == ImageForm::sif;
+  if (!is_changed && (is_sif ? bool(open_in_image(root, ".singularity.d"))
+                             : source.opened.settings == kSettingsInFiles))
+    return none;
+  const std::string settings = SPC_TRY(settings_of(source.opened, root));
+  auto files =
+      is_sif ? apptainer_files(settings, source.config) : enroot_files(settings, source.config);
+  // A script of the image that is its entrypoint stays: it must not start itself.
+  const auto entrypoint = setting_values(settings, "entrypoint");
+  std::erase_if(files, [&](const AddedFile& file) {
+    return std::ranges::find(entrypoint, "/" + file.path) != entrypoint.end();
+  });
+  return files;
 }
 
 /// Mounts the image to be exported, as the user in a new user namespace.
@@ -278,9 +286,10 @@ Result<MountedImage> mount_exported(const Arguments& arguments, const Places& pl
 }
 
 /// Writes the mounted image as a new directory, with its settings as in a SIF file.
-Result<void> write_directory(int root, const ArchiveSource& source, std::string path) {
+Result<void> write_directory(int root, const ArchiveSource& source, std::string path,
+                             bool is_changed) {
   while (path.size() > 1 && path.ends_with('/')) path.pop_back();
-  const auto added = SPC_TRY(files_for(ImageForm::sif, source, root));
+  const auto added = SPC_TRY(files_for(ImageForm::sif, source, root, is_changed));
   if (::mkdir(path.c_str(), 0755) != 0) {
     return Error::from_errno(errno, "create directory " + in_quotes(path))
         .hint("name a directory that does not exist, below one that does");
@@ -312,23 +321,27 @@ Result<int> run_export(const Arguments& arguments) {
   const auto config = SPC_TRY(read_config(places.config));
   auto source = SPC_TRY(open_archive_source(places, config, name));
   OpenedImage& opened = source.opened;
+  const auto changes = arguments.values("change");
   const std::string step = "export " + in_quotes(without_secrets(name));
   if (target.form == ImageForm::squashfs && target.path.ends_with('/')) {
     const auto mounted = SPC_TRY(mount_exported(arguments, places, opened));
-    SPC_TRY_DURING(step, write_directory(mounted.root.get(), source, target.path));
+    SPC_TRY_DURING(step, change_settings(source, mounted.root.get(), changes));
+    SPC_TRY_DURING(step,
+                   write_directory(mounted.root.get(), source, target.path, !changes.empty()));
     return 0;
   }
   const Replace replace = arguments.has("force") ? Replace::yes : Replace::no;
   auto file = SPC_TRY(NewFile::create(target.path, replace));
   const auto mounted = SPC_TRY(mount_exported(arguments, places, opened));
   const int root = mounted.root.get();
+  SPC_TRY_DURING(step, change_settings(source, root, changes));
   const auto write = [&]() -> Result<void> {
     if (target.form == ImageForm::oci_archive) {
       const std::string settings = SPC_TRY(settings_of(opened, root));
       return write_oci_archive(
           root, {.config = source.config, .settings = settings, .name = opened.name}, file.file());
     }
-    const auto added = SPC_TRY(files_for(target.form, source, root));
+    const auto added = SPC_TRY(files_for(target.form, source, root, !changes.empty()));
     SPC_TRY(write_squashfs(root, added, file.file(), 0, own_program("layer-writer")));
     return target.form == ImageForm::sif ? make_sif(file.file(), source.config) : Result<void>();
   };
@@ -407,12 +420,35 @@ class Push {
   Result<Source> open_source(const ImageReference& target) {
     const auto location = SPC_TRY(ImageLocation::parse(image_, config_.default_registry));
     using Kind = ImageLocation::Kind;
+    if (const auto changes = arguments_.values("change"); !changes.empty()) {
+      const std::string lines = SPC_TRY(lines_of_changes(changes));
+      if (location.kind == Kind::path || arguments_.has("flatten")) return flattened();
+      return changed(lines);
+    }
     if (location.kind == Kind::registry) return open_stored(target);
     if (location.kind == Kind::path) {
       const auto local = SPC_TRY(open_local_image(location.path));
       if (local.kind != LocalImage::Kind::archive) return flattened();
     }
     return whole(location);
+  }
+
+  /// Makes an image with the same layers and a changed configuration.
+  Result<Source> changed(const std::string& lines) {
+    if (!places_.own_store)
+      return Error(ErrorKind::refused, "--change: needs the store of an ordinary user")
+          .hint("run it as a non-root user");
+    BuildOrder order;
+    order.file = "--change";
+    order.text = "FROM " + image_ + "\n" + lines;
+    order.quiet = true;
+    image_ = SPC_TRY(build_image(places_, config_, order, "")).str();
+    auto found = SPC_TRY(find_stored());
+    for (const ImageOrigin& origin : found.origins.all()) {
+      const auto place = ImageLocation::parse(origin.user ? origin.name : "");
+      if (place && place->kind == ImageLocation::Kind::oci_layout) return whole(*place);
+    }
+    return Error(ErrorKind::internal, "--change: the changed image has no layout");
   }
 
   /// Opens an archive or layout, with the layers that it takes from another image.
@@ -493,7 +529,11 @@ class Push {
   Result<Source> flattened() {
     auto files = SPC_TRY(open_archive_source(places_, config_, image_));
     const auto file = SPC_TRY(user_source::temporary_file(0));
-    SPC_TRY(write_archive_apart(places_, std::move(files), file.get()));
+    const auto changes = arguments_.values("change");
+    const auto change = [&](ArchiveSource& source, int root) {
+      return change_settings(source, root, changes);
+    };
+    SPC_TRY(write_archive_apart(places_, std::move(files), file.get(), change));
     ImageLocation archive{
         .kind = ImageLocation::Kind::oci_archive, .name = {}, .path = {}, .reference = {}};
     archive.path = "/proc/self/fd/" + std::to_string(file.get());

@@ -373,7 +373,8 @@ Result<std::string> settings_of(const OpenedImage& opened, int root) {
   return read_file(found.get(), kMaxSettings);
 }
 
-Result<void> write_archive_apart(const Places& places, ArchiveSource source, int file) {
+Result<void> write_archive_apart(const Places& places, ArchiveSource source, int file,
+                                 const ChangeSource& change) {
   SPC_TRY(make_directories(places.workspace()));
   return run_apart(
       [&]() -> Result<void> {
@@ -382,6 +383,7 @@ Result<void> write_archive_apart(const Places& places, ArchiveSource source, int
             "mount the image",
             mount_image(std::move(source.opened.files), places.workspace(), {.wanted = false}));
         const int root = mounted.root.get();
+        if (change) SPC_TRY(change(source, root));
         const std::string settings = SPC_TRY(settings_of(source.opened, root));
         const OciImage image{.config = source.config,
                              .settings = settings,

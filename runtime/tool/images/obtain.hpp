@@ -1,5 +1,6 @@
 #pragma once
 
+#include <functional>
 #include <optional>
 #include <string>
 
@@ -103,8 +104,12 @@ Result<ArchiveSource> open_archive_source(const Places& places, const Config& co
 /// its command, which becomes the entrypoint. Needs a user namespace.
 Result<std::string> settings_of(const OpenedImage& opened, int root);
 
+/// Changes the settings of a mounted image that is to be written.
+using ChangeSource = std::function<Result<void>(ArchiveSource& source, int root)>;
+
 /// Writes the image as an OCI archive with one compressed layer into `file`. Works in a child
 /// process, so that the caller stays in its namespaces.
-Result<void> write_archive_apart(const Places& places, ArchiveSource source, int file);
+Result<void> write_archive_apart(const Places& places, ArchiveSource source, int file,
+                                 const ChangeSource& change = {});
 
 }  // namespace spc::tool
