@@ -4,6 +4,7 @@ import hashlib
 import io
 import json
 import os
+import shutil
 import signal
 import subprocess
 import tarfile
@@ -198,8 +199,8 @@ def test_change_sets_settings_of_exported_files():
         name = f"oci-archive:{target}" if target.endswith(".tar") else f"./{target}"
         assert user("run", "-q", "--entrypoint", name).succeeds().out == "changed base in /workspace/old\n", target
     assert "org.example.changed" in user("inspect", "--json", "./changed.sif").succeeds().out
-    user("export", "./changed.sif", "again.sif", "--change", "ENV WORD=again").succeeds()
-    assert user("run", "-q", "--entrypoint", "./again.sif").succeeds().out == "again base in /workspace/old\n"
+    user("export", "./changed.sif", "rechanged.sif", "--change", "ENV WORD=again").succeeds()
+    assert user("run", "-q", "--entrypoint", "./rechanged.sif").succeeds().out == "again base in /workspace/old\n"
     user("export", base(), "never.sqsh", "--change", "RUN true").fails(1, "--change: RUN changes files")
     user("export", base(), "never.sqsh", "--change", "ENVV A=1").fails(1, "did you mean ENV?")
     assert not os.path.exists(os.path.join(home, "never.sqsh"))
@@ -382,6 +383,46 @@ def test_links_of_context_do_not_lead_out_of_it():
             os.symlink(target, os.path.join(home, "linked", name))
         build(f"FROM {base()}\nCOPY {name} /x\n", context="linked").fails(1, "COPY", f'no file "{name}"')
     build(f"FROM {base()}\nCOPY ../outside /x\n", context="linked").fails(1, 'no file "../outside"')
+
+
+def test_two_builds_of_one_recipe_give_one_image():
+    recipe = f"FROM {base()}\n{meeting('$$', '[0-9]*')}COPY x /x\nRUN cat /x >/y\n".replace("id=meet", "id=twice").replace(
+        "until test -e /meet/[0-9]*", "until test $(ls /meet | wc -l) -ge 2").replace("/meet/$$", "/meet/$(cat /proc/sys/kernel/random/uuid)")
+    write("twice/x", "content\n")
+    write("twice/Dockerfile", recipe)
+    builds = [machine.start("build", "-q", "-t", "lab/twice:1", "twice") for _ in range(2)]
+    outputs = [process.communicate(timeout=60)[0] for process in builds]
+    assert [process.returncode for process in builds] == [0, 0] and outputs[0] == outputs[1], outputs
+    assert user("run", "-q", "lab/twice:1", "cat", "/y").succeeds().out == "content\n"
+    assert not [step for step in steps() if step.startswith("new-")], steps()
+
+
+def test_full_disk_fails_build_and_leaves_nothing():
+    small = os.path.join(home, "small")
+    os.makedirs(small)
+    machine.mount("-t", "tmpfs", "-o", f"size=96M,mode=755,uid={machine.UID},gid={machine.UID}", "tool", small)
+    try:
+        def on_small(recipe, *options):
+            write("full/Dockerfile", recipe)
+            return user("build", *options, "full", XDG_DATA_HOME=small)
+        on_small(f"FROM {base()}\nRUN true\n", "-t", "lab/fits:1").succeeds()
+        store = os.path.join(small, "spank-container")
+        used, before = shutil.disk_usage(small).used, sorted(os.listdir(os.path.join(store, "build/steps")))
+        failed = on_small(f"FROM {base()}\nRUN head -c 200M /dev/urandom >/big || exit 5\n")
+        failed.fails(1, "Dockerfile:2: RUN: exit status 5")
+        assert "No space left on device" in failed.err, failed
+        write("full/big", "")
+        os.truncate(os.path.join(home, "full/big"), 200 << 20)
+        on_small(f"FROM {base()}\nCOPY big /\n").fails(1, "Dockerfile:2: COPY", "no space left on device")
+        half = shutil.disk_usage(small).free // 5 * 3  # fits as a file, not with its layer
+        on_small(f"FROM {base()}\nRUN head -c {half} /dev/urandom >/half\n").fails(1, "Dockerfile:2: RUN: store the layer: the user's image store is full", "scontainer gc")
+        machine.wait_for("the steps are removed", lambda: sorted(os.listdir(os.path.join(store, "build/steps"))) == before)
+        assert shutil.disk_usage(small).used < used + (1 << 20), (used, shutil.disk_usage(small))
+        on_small(f"FROM {base()}\nRUN echo fits >/fits\n", "-t", "lab/fits:2").succeeds()
+        assert user("run", "-q", "lab/fits:2", "cat", "/fits", XDG_DATA_HOME=small).succeeds().out == "fits\n"
+    finally:
+        machine.wait_for("helpers are gone", lambda: not machine.our_processes())
+        subprocess.run(["umount", small], check=True)
 
 
 def test_killed_build_leaves_nothing_after_the_next():

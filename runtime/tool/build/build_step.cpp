@@ -172,6 +172,10 @@ Result<void> keep_layer(const BuildCache& cache, const std::string& directory) {
   const auto tree = [&](const ByteSink& sink) { return write_upper(upper.get(), sink); };
   auto file = SPC_TRY(NewFile::create(cache.blob(Digest()), Replace::yes));
   const auto written = write_layer(tree, true, file.file());
+  if (!written && written.error().kind() == ErrorKind::no_space) {
+    return Error(ErrorKind::no_space, "store the layer: the user's image store is full")
+        .hint("scontainer gc removes unused steps and layers; XDG_DATA_HOME moves the store");
+  }
   if (!written) return file.about(written.error());
   file.will_be(written->digest.hex());
   SPC_TRY(file.publish());
