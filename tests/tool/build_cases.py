@@ -4,6 +4,7 @@ import hashlib
 import io
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -423,6 +424,22 @@ def test_full_disk_fails_build_and_leaves_nothing():
     finally:
         machine.wait_for("helpers are gone", lambda: not machine.our_processes())
         subprocess.run(["umount", small], check=True)
+
+
+def test_manual_examples_run_unchanged():
+    """Of scontainer-build(1), with another registry, and without srun before the command."""
+    with open(os.path.join(machine.HERE, "../../packaging/man/scontainer-build.1")) as file:
+        page = file.read().split("\n.SH EXAMPLES\n")[1].split("\n.SH ")[0].replace("\\-", "-")
+    lines = re.findall(r"(?m)^(?:srun (?:-\S+ (?:\d+ )?)*)?(scontainer build .*)$", page)
+    assert len(lines) >= 6 and len(lines) == page.count("scontainer build "), page
+    recipe = f"ARG CUDA=0\nFROM {base()} AS test\nRUN --mount=type=secret,id=token true\nFROM {base()}\nARG CUDA\nRUN echo cuda $CUDA >/cuda\n"
+    for name, text in (("Dockerfile", recipe), ("Dockerfile.gpu", recipe), ("token.txt", "secret"), ("app.def", f"Bootstrap: docker\nFrom: {base()}\n%post\ntrue\n")):
+        write(f"manual/{name}", text)
+    for line in lines:
+        words = line.replace("registry.example.org", machine.registry.name).split()
+        user(*words[1:], cwd=os.path.join(home, "manual")).succeeds("sha256:")
+    user("run", "-q", "app:gpu", "cat", "/cuda").succeeds("cuda 12.4\n")
+    assert "lab/app" in machine.registry.repositories and all(os.path.exists(os.path.join(home, "manual", name)) for name in ("app.sif", "app.sqsh"))
 
 
 def test_killed_build_leaves_nothing_after_the_next():

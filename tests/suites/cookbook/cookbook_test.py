@@ -86,6 +86,16 @@ def image_is_built_on_top_of_another(cluster):
 
 
 @test
+def image_is_built_from_recipe_in_the_job(cluster):
+    with recipes(cluster, "build.sbatch") as (here, there):
+        os.mkdir(f"{here}/app")
+        with open(f"{here}/app/Dockerfile", "w") as file:
+            file.write(f"FROM {BASE} AS one\nRUN echo of stage one >/one\nFROM {BASE}\nRUN echo of the image >/two\nCOPY --from=one /one /\n")
+        output = submit(cluster, there, "build.sbatch", CONTEXT="app", PROGRAM="cat /one /two")
+        equal(output.splitlines()[-2:], ["of stage one", "of the image"], "what the image has")
+
+
+@test
 def pip_packages_are_installed_into_a_saved_image(cluster):
     """Without --user. Only changes are saved, as a layer of the image."""
     with recipes(cluster, "extend.sbatch") as (here, there):
