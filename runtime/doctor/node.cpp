@@ -116,6 +116,14 @@ std::vector<Finding> suid_dumpable() {
            "sysctl fs.suid_dumpable=0, or 2 for core dumps that only root can read"}};
 }
 
+/// Says whether this machine can build images.
+Finding can_build(bool has_needed) {
+  if (has_needed) return {"scontainer build", Finding::Verdict::ok, "works", ""};
+  return {"scontainer build", Finding::Verdict::warning,
+          "needs user namespaces and FUSE, see above",
+          "build in a job on a node that has them: srun scontainer build ..."};
+}
+
 }  // namespace
 
 std::vector<Finding> examine_kernel() {
@@ -127,9 +135,13 @@ std::vector<Finding> examine_kernel() {
       "user namespaces", namespaces, Finding::Verdict::failed,
       "sysctl user.max_user_namespaces must be above 0, and on Debian and Ubuntu "
       "kernel.unprivileged_userns_clone=1, kernel.apparmor_restrict_unprivileged_userns=0"));
-  if (namespaces != 0) return findings;
-  findings.push_back(
-      finding("FUSE", tried(fuse_mount), bad, "modprobe fuse; /dev/fuse must have mode 0666"));
+  if (namespaces != 0) {
+    if (!root) findings.push_back(can_build(false));
+    return findings;
+  }
+  const int fuse = tried(fuse_mount);
+  findings.push_back(finding("FUSE", fuse, bad, "modprobe fuse; /dev/fuse must have mode 0666"));
+  if (!root) findings.push_back(can_build(fuse == 0));
   findings.push_back(finding(
       "unprivileged overlay", tried(writable_overlay), Finding::Verdict::warning,
       "containers of scontainer run are read-only; use Linux 6.12 or newer for writable ones"));

@@ -12,7 +12,7 @@ from machine import golden, registry, user
 def test_doctor_prints_one_line_per_check():
     name = f"--registry={registry.name}"
     found = {one["check"]: one for one in user("doctor", "--json", name).json()}
-    for check in ("kernel", "user namespaces", "FUSE", "unprivileged overlay", "your store", "config.toml", "programs",
+    for check in ("kernel", "user namespaces", "FUSE", "unprivileged overlay", "scontainer build", "your store", "config.toml", "programs",
                   f"registry {registry.name}"):
         assert found[check]["verdict"] == "ok", found[check]
     assert found["Slurm plugin"]["verdict"] == "warning" and "plugstack.conf" in found["Slurm plugin"]["cure"]
@@ -22,6 +22,9 @@ def test_doctor_prints_one_line_per_check():
     try:
         done = user("doctor", name)
         assert done.status == 1 and "failed  FUSE: " in done.out and "0666" in done.out, done
+        assert "scontainer build: needs user namespaces and FUSE" in done.out, done
+        build = user("build", "-", stdin=f"FROM {machine.base()}\nRUN true\n")
+        build.fails(1, "-:2: RUN", "/dev/fuse")
     finally:
         os.chmod("/dev/fuse", 0o666)
     machine.write("/etc/spank-container/config.toml", machine.settings + "nonsense = 1\n")
