@@ -180,7 +180,8 @@ void tell_what_is_missing(const ContainerSpec& spec, const TaskContext& task) {
   const auto path = spec.environment.find("PATH");
   const std::string along = path == spec.environment.end() ? "" : path->second.value;
   for (const std::string& program : programs_told_by(ranks, task.asked.command)) {
-    const std::string line = why_missing(program, along, spec.image);
+    const std::string line =
+        why_missing(program, along, spec.image, task.asked.mount_cwd.value_or(false));
     if (!line.empty()) task.log.write(LogLevel::notice, line);
   }
 }

@@ -64,7 +64,8 @@ def test_program_that_cannot_run_gets_its_cure():
     machine.write(f"{home}/plain.sh", "#!/bin/sh\n")
     os.chmod(f"{home}/windows.sh", 0o755)
     os.chmod(f"{home}/plain.sh", 0o644)
-    for command, cure, status in (("gerp", 'did you mean "grep"?', 127), ("./windows.sh", "sed -i 's/\\r$//' ./windows.sh", 127),
+    for command, cure, status in (("gerp", 'did you mean "grep"?', 127), ("./gone.sh", "(hint: --mount-cwd, if ./ has it)", 127),
+                                  ("/gone/x", "(hint: if the host has it: --mounts=/gone)", 127), ("./windows.sh", "sed -i 's/\\r$//' ./windows.sh", 127),
                                   ("./plain.sh", "chmod +x ./plain.sh", 126)):
         done = user("run", "-q", "--mounts=.:/w", "--workdir=/w", base(), command)
         assert done.status == status and cure in done.err, (command, done)
@@ -296,7 +297,7 @@ def test_background_container_is_listed_joined_and_stopped():
     wait_for("its output", lambda: open(output).read() == "out\nerr\n")
     user("containers").succeeds("back")
     user("exec", "back", "sh", "-c", "echo $COLOUR").succeeds("red\n")
-    user("run", "-q", "-d", "--name=back", base(), "true").fails(125, "running already")
+    user("run", "-q", "-d", "--name=back", base(), "true").fails(125, "running already (hint: scontainer stop back, or another name)")
     user("stop", "back").succeeds()
     user("exec", "back", "true").fails(125, "no running container")
     user("stop", "back").fails(1, "no running container")

@@ -150,6 +150,8 @@ bool looks_like_archive(Bytes head) {
                      [&](std::string_view magic) { return has_at(head, 0, magic); });
 }
 
+constexpr char kRecipe[] = "a recipe of an image";
+
 /// Returns the kind of a file that users name by mistake.
 const char* name_of_content(Bytes head) {
   if (head.empty()) return "an empty file";
@@ -160,14 +162,15 @@ const char* name_of_content(Bytes head) {
   if (has_at(head, 0, "version https://git-lfs")) return "a Git LFS pointer, not the file itself";
   if (has_at(head, 0, "#!")) return "a script";
   if (has_at(head, 0, "PK\3\4")) return "a zip archive";
-  return "something else";
+  if (has_at(head, 0, "Bootstrap:") || has_at(head, 0, "FROM ")) return kRecipe;
+  return "no image";
 }
 
 Error not_an_image(const std::string& path, const std::string& what) {
   return Error(ErrorKind::invalid, formatted("open image {}: it is {}", in_quotes(path), what))
-      .hint(
-          "an image is a squashfs (.sqsh), a SIF file, an ext4 or EROFS file system, a tar archive "
-          "or a directory");
+      .hint(what == kRecipe ? "scontainer build -o app.sif -f " + printable(path) + " ."
+                            : "an image is a squashfs (.sqsh), a SIF file, an ext4 or EROFS file "
+                              "system, a tar archive or a directory");
 }
 
 Result<std::string> read_at(int file, std::uint64_t offset, std::size_t size,

@@ -504,7 +504,8 @@ Obstacle obstacle_of(const std::string& found, const std::string& image, const s
 
 }  // namespace
 
-std::string why_missing(const std::string& program, std::string_view path, std::string_view image) {
+std::string why_missing(const std::string& program, std::string_view path, std::string_view image,
+                        bool has_submit_directory) {
   const std::string what = "execute " + in_quotes(program);
   const std::string found = found_along(program, path);
   if (const auto colon = program.find(":/"); found.empty() && colon != std::string::npos) {
@@ -525,15 +526,21 @@ std::string why_missing(const std::string& program, std::string_view path, std::
   if (found.empty() && !program.starts_with('/')) {
     const std::unique_ptr<char, void (*)(void*)> here(::getcwd(nullptr, 0), ::free);
     return formatted(
-        "{}: not in the work directory {} of the container (hint: a directory of the host must be "
-        "mounted and be the work "
-        "directory)",
-        what, in_quotes(here ? here.get() : "?"));
+        "{}: not in the work directory {} of the container (hint: {})", what,
+        in_quotes(here ? here.get() : "?"),
+        has_submit_directory ? "check the name: ls" : "--container-mount-cwd, if ./ has it");
   }
   if (found.empty()) {
-    const std::string advice = advice_on_replaced_link(program);
+    std::string advice = advice_on_replaced_link(program);
+    if (advice.empty()) {
+      // A mount of a directory that the image has would hide the image's files.
+      const std::string directory = program.substr(0, program.rfind('/'));
+      const bool has_directory = directory.empty() || ::access(directory.c_str(), F_OK) == 0;
+      advice = "if the host has it: --container-mounts=" +
+               printable(has_directory ? program : directory);
+    }
     return formatted("{}: neither in image {} nor mounted (hint: {})", what, in_quotes(image),
-                     advice.empty() ? "mounts bring files of the host into the container" : advice);
+                     advice);
   }
   const auto [reason, hint] = obstacle_of(found, in_quotes(image), printable(program));
   return reason.empty() ? "" : formatted("{}: {} (hint: {})", what, reason, hint);

@@ -42,7 +42,9 @@ ShellAssignments parse_shell_assignments(std::string_view script,
 /// Returns why a program cannot be executed in a container: it, its interpreter or its loader is
 /// missing, or the file is none that this machine executes. The text is a line for the user, empty
 /// if no reason is known. In the container. `path` is the command's PATH.
-std::string why_missing(const std::string& program, std::string_view path, std::string_view image);
+/// `has_submit_directory`: the work directory is that of the submission.
+std::string why_missing(const std::string& program, std::string_view path, std::string_view image,
+                        bool has_submit_directory = false);
 
 /// Returns the programs that the tasks of these ranks, all of one node, report if they are missing:
 /// rank 0 the step's, and with srun --multi-prog the first rank of each line of the file that

@@ -487,7 +487,8 @@ Result<int> run_detached(const Places& places, const Arguments& arguments, RunOp
     return Error(ErrorKind::invalid, "--name: a name has no slash");
   if (find_container(places.running, options.name)) {
     return Error(ErrorKind::invalid,
-                 formatted("--name: container {} is running already", in_quotes(options.name)));
+                 formatted("--name: container {} is running already", in_quotes(options.name)))
+        .hint(formatted("scontainer stop {}, or another name", options.name));
   }
   const std::string directory = places.running.substr(0, places.running.rfind('/')) + "/output";
   SPC_TRY(make_directories(directory));

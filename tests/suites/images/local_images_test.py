@@ -255,7 +255,7 @@ def files_that_are_no_images_are_refused_by_their_kind(cluster):
     hint = "(hint: an image is a squashfs (.sqsh), a SIF file, an ext4 or EROFS file system, a tar archive or a directory)"
     good = open(local_files.shared(cluster, "base.sqsh")[0], "rb").read() if local_files.squashfs(cluster) else b""
     for name, data, reason in (
-            ("empty.sqsh", b"", f"it is an empty file {hint}"), ("text.sqsh", b"hello\n", f"it is something else {hint}"),
+            ("empty.sqsh", b"", f"it is an empty file {hint}"), ("text.sqsh", b"hello\n", f"it is no image {hint}"),
             ("version3.sqsh", good[:28] + b"\3\0\1\0" + good[32:4096], None), ("truncated.sqsh", good[:9000], None),
             ("tables.sqsh", good[:72] + b"\xff" * 8 + good[80:], "the squashfs is corrupt: inode or directory table out of bounds")):
         path = file_of(cluster, name, data)

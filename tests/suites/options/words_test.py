@@ -51,6 +51,12 @@ def name_without_registry_or_cut_by_comment_gets_a_hint(cluster):
 def missing_program_is_reported_once(cluster):
     for name, program in (("a_missing_program", "no-such-program"), ("a_missing_path", "/opt/no/such"), ("a_missing_relative_path", "./x.sh")):
         says(name, cluster.run("srun", "-n4", IMAGE, program), rc=2)
+    script(cluster, "here.sh", "#!/bin/sh\necho here\n")
+    typed = ("srun", "-D", "/home/shared", IMAGE)
+    says("a_script_of_the_submit_directory", cluster.run(*typed, "./here.sh"), rc=2)
+    cluster.run(*typed, "--container-mount-cwd", "./here.sh").good("here")
+    says("a_misspelt_script", cluster.run(*typed, "--container-mount-cwd", "./heer.sh"), rc=2)
+    cluster.run("srun", IMAGE, "--container-mounts=/home/shared", "/home/shared/here.sh").good("here")
     says("a_mount_after_slurms_v", cluster.run("srun", IMAGE, "-v", "/home/alice/data:/data", "true"), rc=2)
     script(cluster, "strange.sh", "#!/opt/no/shell -e\n")
     says("a_missing_interpreter", cluster.run("srun", IMAGE, "--container-mounts=/home/shared:/x", "/x/strange.sh"), rc=2)

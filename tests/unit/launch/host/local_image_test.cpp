@@ -98,10 +98,16 @@ TEST_CASE("local_image_of_other_content_is_refused") {
                                                         "ELF..."},
                                                        {"a script", "#!/bin/sh\n"},
                                                        {"a zip archive", "PK\3\4..."},
-                                                       {"something else", "hello\n"}};
+                                                       {"no image", "hello\n"}};
   for (const auto& [what, text] : files) {
     write("file", text);
     CHECK(image_refusal("./file") == std::string("open image \"./file\": it is ") + what + kHint);
+  }
+  for (const char* recipe : {"Bootstrap: docker\n", "FROM debian:12\n"}) {
+    write("file", recipe);
+    CHECK(image_refusal("./file") ==
+          "open image \"./file\": it is a recipe of an image (hint: scontainer build -o app.sif -f "
+          "./file .)");
   }
   write("file", squashfs(2000));
   CHECK(image_refusal("./file") ==

@@ -165,7 +165,14 @@ TEST_CASE("program_that_cannot_be_executed_gets_reason_and_cure") {
   CHECK(why("") == "the file is empty (hint: copy it again)");
   CHECK(why("#!/bin/sh\n", 0644) == "the file is not executable (hint: chmod +x x)");
   CHECK(programs.why("/tmp") == "it is a directory (hint: name a program)");
-  CHECK(programs.why(programs.path("none")).starts_with("neither in image"));
+  CHECK(programs.why(programs.path("none")) ==
+        "neither in image \"base:1\" nor mounted (hint: if the host has it: --container-mounts=" +
+            programs.path("none") + ")");
+  CHECK(programs.why("/no/such/x")
+            .ends_with("(hint: if the host has it: --container-mounts=/no/such)"));
+  CHECK(programs.why("/x").ends_with("--container-mounts=/x)"));
+  CHECK(why_missing("./x.sh", "", "x", true).ends_with("container (hint: check the name: ls)"));
+  CHECK(programs.why("./x.sh").ends_with("(hint: --container-mount-cwd, if ./ has it)"));
 }
 
 TEST_CASE("program_of_another_processor_is_named") {

@@ -81,9 +81,8 @@ TEST_CASE("option_disabled_by_site_is_refused") {
       site_with({{"features_off", "container-save"}, {"features_off", "container-name"}});
   CHECK(message_of(check_features({"container-mounts"}, site.features_off)) == "accepted");
   CHECK(message_of(check_features({"container-mounts", "container-name"}, site.features_off)) ==
-        "--container-name: not allowed by this site (hint: drop it, or ask the administrator about "
-        "features_off in "
-        "config.toml)");
+        "--container-name: not allowed by this site (hint: drop it, or ask the administrator: "
+        "features_off)");
 }
 
 TEST_CASE("site_mounts_precede_user_mounts") {
