@@ -12,6 +12,9 @@ namespace {
 
 constexpr OptionRow kOwnOptions[] = {
     {"--changes", "DIR", "keep changes in this directory and start from them next time"},
+    {"--add-layer", "FILE",
+     "add the files of this image (squashfs, ext3, directory) above those of IMAGE; may be "
+     "repeated"},
     {"--entrypoint", nullptr, "run COMMAND through the image's entrypoint"},
     {"--remap-root", nullptr, "run as root in a user namespace, for apt, dnf and the like"},
     {"--name", "NAME", "name of the container for scontainer exec"},

@@ -1,6 +1,8 @@
 """The commands apptainer and singularity on top of scontainer, as tutorials and job scripts type them."""
 
 import os
+import stat
+import subprocess
 
 import machine
 from machine import as_user, base, environment, home, run
@@ -108,7 +110,48 @@ def test_apptainer_overlay_directory_keeps_changes():
     says("exec", "--overlay", "changes", sif, "touch", "/kept")
     assert says("exec", "-o", "changes:ro", sif, "ls", "/kept") == "/kept\n"
     machine.write(os.path.join(work, "image.ext3"), "")
-    refuses(apptainer("exec", "--overlay", "image.ext3:ro", sif, "true"), "overlays are directories")
+    refuses(apptainer("exec", "--overlay", "image.ext3", sif, "true"), "only directories are writable", "--overlay image.ext3:ro")
+    refuses(apptainer("exec", "--overlay", "none.ext3:ro", sif, "true"), "none.ext3", "no such file")
+
+
+def test_apptainer_path_of_the_container_is_extended():
+    sif = pulled()
+    for command in (["exec", sif, "sh", "-c", "echo $PATH"], ["shell", sif, "-c", "echo $PATH"]):
+        path = says(*command).strip()
+        assert says(*command, APPTAINERENV_PREPEND_PATH="/first", SINGULARITYENV_APPEND_PATH="/last") == f"/first:{path}:/last\n"
+    assert says("exec", sif, "sh", "-c", 'echo "$#$1"', "sh", "a  b", APPTAINERENV_PREPEND_PATH="/x") == "1a  b\n"
+    assert "PREPEND_PATH" in apptainer("run", sif, APPTAINERENV_PREPEND_PATH="/x").succeeds().err
+
+
+def overlay_tree(name, files, whiteouts=()):
+    tree = os.path.join(work, name)
+    for path, text in files.items():
+        os.makedirs(os.path.dirname(f"{tree}/{path}"), exist_ok=True)
+        machine.write(f"{tree}/{path}", text)
+    for path in whiteouts:
+        os.makedirs(os.path.dirname(f"{tree}/{path}"), exist_ok=True)
+        os.mknod(f"{tree}/{path}", 0o600 | stat.S_IFCHR, os.makedev(0, 0))
+    return tree
+
+
+def test_apptainer_overlay_files_are_added_read_only():
+    """An ext3 image as Apptainer's overlays have it, a squashfs over it, and a directory that keeps changes."""
+    sif = pulled()
+    conda = overlay_tree("conda", {"upper/ext3/env.sh": "export FROM_EXT3=1\n", "upper/ext3/gone": "x", "work/none": ""})
+    above = overlay_tree("above", {"ext3/more": "of the squashfs\n"}, ["ext3/gone"])
+    subprocess.run(["mke2fs", "-q", "-F", "-t", "ext3", "-d", conda, f"{work}/conda.ext3", "16M"], check=True, stdout=subprocess.DEVNULL)
+    subprocess.run(["mksquashfs", above, f"{work}/above.sqsh", "-quiet", "-no-progress", "-noappend"], check=True, stdout=subprocess.DEVNULL)
+    shown = ". /ext3/env.sh; echo $FROM_EXT3; ls /ext3"
+    assert says("exec", "--overlay", "conda.ext3:ro", sif, "sh", "-c", shown) == "1\nenv.sh\ngone\n"
+    assert says("exec", "-o", "conda.ext3:ro", "-o", "above.sqsh:ro", sif, "sh", "-c", shown) == "1\nenv.sh\nmore\n"
+    assert "Read-only" in apptainer("exec", "--overlay", "conda.ext3:ro", sif, "touch", "/ext3/x").err
+    both = ("--overlay", "kept", "--overlay", f"{work}/conda.ext3:ro")
+    apptainer("overlay", "create", "kept").succeeds()
+    says("exec", *both, sif, "sh", "-c", "echo new >/ext3/new; rm /ext3/gone")
+    assert says("exec", *both, sif, "ls", "/ext3") == "env.sh\nnew\n"
+    refuses(apptainer("exec", "--overlay", "kept", "--overlay", "changes", sif, "true"), "only one overlay can be writable")
+    apptainer("build", "--sandbox", "of-overlay", sif).succeeds()
+    assert says("exec", "--overlay", "conda.ext3:ro", "of-overlay", "cat", "/ext3/env.sh") == "export FROM_EXT3=1\n"
 
 
 def test_apptainer_sandbox_is_built_changed_and_packed():

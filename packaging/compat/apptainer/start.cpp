@@ -168,6 +168,7 @@ class Start {
   [[nodiscard]] std::vector<std::string> all_binds() const;
   [[nodiscard]] bool leaves_out(std::string_view mount) const;
   void add_mount(const std::string& source, const std::string& target, const std::string& options);
+  Result<void> add_read_only_overlays(Words& overlays);
   Result<void> add_root();
   Result<void> add_home();
   Result<void> add_bind(const std::string& bind);
@@ -190,6 +191,7 @@ class Start {
   std::string cwd_ = work_directory();
   std::vector<std::string> visible_;  ///< targets of mounts
   bool is_contained_ = false;
+  std::string before_path_, after_path_;  ///< of the container's PATH, with their colons
   bool is_root_ = false;
 };
 
@@ -213,14 +215,36 @@ void Start::add_mount(const std::string& source, const std::string& target,
   visible_.push_back(target);
 }
 
+/// Takes the overlays that end in :ro out of the list: files, and directories with changes.
+Result<void> Start::add_read_only_overlays(Words& overlays) {
+  for (const std::string& overlay : std::exchange(overlays, {})) {
+    if (!overlay.ends_with(":ro")) {
+      overlays.push_back(overlay);
+      continue;
+    }
+    const std::string path = absolute(overlay.substr(0, overlay.size() - 3));
+    struct stat status {};
+    if (::stat(path.c_str(), &status) != 0)
+      return Error::from_errno(errno, "open overlay " + in_quotes(path))
+          .hint("name a directory, squashfs or ext3 file");
+    std::string layer = path;
+    for (const char* kept : {"/up", "/upper"})  // ours and Apptainer's
+      if (::access((path + kept).c_str(), F_OK) == 0) layer = path + kept;
+    arguments_.push_back("--add-layer=" + layer);
+  }
+  return {};
+}
+
 /// The root file system is read-only, as of a SIF, except with the flags for it.
 Result<void> Start::add_root() {
   is_root_ = is_on("fakeroot", "FAKEROOT");
   if (is_root_) arguments_.emplace_back("--remap-root");
-  const Words overlays = lists_of(parsed_, "overlay");
+  Words overlays = lists_of(parsed_, "overlay");
   bool is_writable = is_on("writable-tmpfs", "WRITABLE_TMPFS") || parsed_.has("compat");
+  SPC_TRY(add_read_only_overlays(overlays));
   if (overlays.size() > 1)
-    return Error(ErrorKind::refused, "--overlay: one directory is supported");
+    return Error(ErrorKind::refused, "--overlay: only one overlay can be writable")
+        .hint("--overlay FILE:ro adds more");
   if (is_on("writable", "WRITABLE")) {
     struct stat status {};
     if (::stat(image_.c_str(), &status) != 0 || !S_ISDIR(status.st_mode)) {
@@ -230,21 +254,18 @@ Result<void> Start::add_root() {
     is_writable = true;
   }
   if (!overlays.empty()) {
-    std::string directory = overlays.front();
-    const bool is_read_only = directory.ends_with(":ro");
-    if (is_read_only) directory.resize(directory.size() - 3);
+    const std::string& directory = overlays.front();
     struct stat status {};
     if (::stat(directory.c_str(), &status) != 0)
       return Error::from_errno(errno, "open overlay " + in_quotes(directory))
           .hint("mkdir, or apptainer overlay create DIR");
     if (!S_ISDIR(status.st_mode)) {
       return Error(ErrorKind::refused,
-                   formatted("--overlay: {} is a file; overlays are directories",
+                   formatted("--overlay: {} is a file, and only directories are writable",
                              in_quotes(directory)))
-          .hint("its files can be used as an image: scontainer run FILE; or fuse2fs on the host");
+          .hint(formatted("--overlay {}:ro, or a directory", printable(directory)));
     }
     arguments_.push_back("--changes=" + absolute(directory));
-    if (is_read_only) arguments_.emplace_back("--readonly");
     return {};
   }
   arguments_.emplace_back(is_writable ? "--writable" : "--readonly");
@@ -450,8 +471,15 @@ Result<void> Start::add_environment() {
   for (const std::string_view prefix : {"SINGULARITYENV_", "APPTAINERENV_"}) {
     for (char** one = environ; *one != nullptr; ++one) {
       const std::string_view text(*one);
-      if (text.starts_with(prefix) && text.find('=') > prefix.size())
-        arguments_.push_back("--env=" + std::string(text.substr(prefix.size())));
+      if (!text.starts_with(prefix) || text.find('=') <= prefix.size()) continue;
+      const std::string variable(text.substr(prefix.size()));
+      if (variable.starts_with("PREPEND_PATH=")) {
+        before_path_ = variable.substr(variable.find('=') + 1) + ":";
+      } else if (variable.starts_with("APPEND_PATH=")) {
+        after_path_ = ":" + variable.substr(variable.find('=') + 1);
+      } else {
+        arguments_.push_back("--env=" + variable);
+      }
     }
   }
   for (const std::string& text : parsed_.all("env")) {
@@ -514,6 +542,14 @@ void Start::add_command() {
   if (action_ == Action::test)
     script("/.singularity.d/test", "echo 'No test script in container' >&2; exit 0");
   if (action_ == Action::instance) script("/.singularity.d/startscript", "exec sleep 2147483647");
+  if (!(before_path_ + after_path_).empty() && action_ == Action::run) {
+    std::fputs("WARNING: PREPEND_PATH and APPEND_PATH have no effect on the image's own program\n",
+               stderr);
+  } else if (!(before_path_ + after_path_).empty()) {
+    const Words wrapped{"/bin/sh", "-c", "PATH=\"$1$PATH$2\"; export PATH; shift 2; exec \"$@\"",
+                        "sh", before_path_, after_path_};
+    command.insert(command.begin(), wrapped.begin(), wrapped.end());
+  }
   arguments_.push_back(image_);
   arguments_.insert(arguments_.end(), command.begin(), command.end());
 }

@@ -102,7 +102,7 @@ Result<RunOptions> parse_options(const Arguments& arguments) {
   for (auto& [name, value] : variables) {
     options.request.environment.values[name] = value;
     options.request.given.emplace_back("--env=" + printable(name), "option");
-    warn_of_list(name, value);
+    if (!arguments.has("quiet")) warn_of_list(name, value);
   }
   if (const std::string missing = options.request.environment.missing_in(own_environment());
       !missing.empty())
@@ -261,6 +261,7 @@ struct UserRun {
     auto image = SPC_TRY(open_image(places, config, wanted));
     name = image.name;
     settings = image.settings;
+    SPC_TRY_DURING("--add-layer", add_layers(image.files));
     if (by_image && settings != kSettingsInFiles) (void)SPC_TRY(command_of(arguments, settings));
     const WritableLayer writable{.wanted = true,
                                  .size = config.upper_size,
@@ -286,6 +287,20 @@ struct UserRun {
           "6.12");
     }
     return mounted;
+  }
+
+  /// Adds the files of --add-layer. Apptainer's overlays have their files in a directory `upper`.
+  Result<void> add_layers(ImageFiles& files) {
+    for (const std::string& path : arguments.values("add-layer")) {
+      auto more = SPC_TRY(open_image(
+          places, config, {.image = SPC_TRY(absolute_path(path)), .platform = {}, .pull = {}}));
+      if (more.files.directory) files.changes.push_back(std::move(more.files.directory));
+      for (SquashfsFile& layer : more.files.layers) {
+        layer.is_addition = true;
+        files.layers.push_back(std::move(layer));
+      }
+    }
+    return {};
   }
 
   /// In the child, after it has entered the container.
@@ -454,7 +469,8 @@ Result<int> run_as_user(const Places& places, const Arguments& arguments, RunOpt
 /// As root: starts the container through the agent, as a step of root does.
 Result<int> run_as_root(const Places& places, const Arguments& arguments, const RunOptions& options,
                         const Commands* fixed) {
-  for (const char* option : {"remap-root", "changes", "entrypoint", "platform", "share"}) {
+  for (const char* option :
+       {"remap-root", "changes", "entrypoint", "platform", "share", "add-layer"}) {
     if (arguments.has(option)) {
       return Error(ErrorKind::invalid, formatted("--{} is for unprivileged containers", option))
           .hint("run it as a non-root user");

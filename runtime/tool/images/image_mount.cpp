@@ -145,16 +145,17 @@ Result<void> mount_kept(const std::string& path) {
 
 /// Mounts the overlay with `userxattr`, which unprivileged mounts need. Renaming a directory of the
 /// image then fails with EXDEV, on which mv, dpkg and pip copy it.
-Result<bool> mount_overlay(std::size_t layers, const WritableLayer& writable) {
+/// `layers`: their names, bottom one first.
+Result<bool> mount_overlay(const std::vector<std::string>& layers, const WritableLayer& writable) {
   const bool shows_kept = !writable.directory.empty() && !keeps(writable);
   std::string lower = "lowerdir=";
   if (shows_kept) lower += "kept/up:";
-  for (std::size_t i = layers; i-- > 0;) lower += std::to_string(i) + ":";
+  for (std::size_t i = layers.size(); i-- > 0;) lower += layers[i] + ":";
   const std::string upper =
       keeps(writable) ? ",upperdir=kept/up,workdir=kept/work" : ",upperdir=up,workdir=work";
   // Overlayfs needs one lower layer even if the image has none, two if there is no upper layer, and
   // accepts at most 500.
-  std::size_t count = layers + (shows_kept ? 1 : 0);
+  std::size_t count = layers.size() + (shows_kept ? 1 : 0);
   const auto mount_with = [&](std::size_t least, const std::string& more) {
     for (; count < least; ++count) lower += count + 1 < least ? "up:" : "empty:";
     const std::string options = lower.substr(0, lower.size() - 1) + more + ",userxattr";
@@ -210,19 +211,29 @@ Result<MountedImage> mount_image(ImageFiles files, const std::string& place,
     servers.push_back(SPC_TRY(start_server(layer)));
     layer.file.reset();
   }
-  for (std::size_t i = 0; i < servers.size(); ++i)
-    image.servers.push_back(SPC_TRY(mount_layer(std::move(servers[i]), std::to_string(i))));
+  std::vector<std::string> names;
+  if (files.directory) names.emplace_back("0");
+  for (std::size_t i = 0; i < servers.size(); ++i) {
+    std::string name = std::to_string(names.size());
+    image.servers.push_back(SPC_TRY(mount_layer(std::move(servers[i]), name)));
+    const std::string upper = name + "/upper";
+    struct stat status {};
+    const bool has_upper = files.layers[i].is_addition && ::lstat(upper.c_str(), &status) == 0 &&
+                           S_ISDIR(status.st_mode);
+    names.push_back(has_upper ? upper : std::move(name));
+  }
   if (files.directory && writable.in_image) {
     SPC_TRY(mount_directory(files.directory.get(), "root"));
     image.root = SPC_TRY(open_directory(workspace.get(), "root"));
     return return_to(before.get(), std::move(image));
   }
   if (files.directory) SPC_TRY(mount_directory(files.directory.get(), "0"));
-  std::size_t count = files.directory ? 1 : files.layers.size();
-  for (const UniqueFd& changes : files.changes)
-    SPC_TRY(mount_directory(changes.get(), std::to_string(count++)));
+  for (const UniqueFd& changes : files.changes) {
+    names.push_back(std::to_string(names.size()));
+    SPC_TRY(mount_directory(changes.get(), names.back()));
+  }
   if (!writable.directory.empty()) SPC_TRY(mount_kept(writable.directory));
-  image.writable = SPC_TRY(mount_overlay(count, writable));
+  image.writable = SPC_TRY(mount_overlay(names, writable));
   image.root = SPC_TRY(open_directory(workspace.get(), "root"));
   return return_to(before.get(), std::move(image));
 }

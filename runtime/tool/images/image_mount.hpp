@@ -14,11 +14,12 @@ namespace spc::tool {
 struct SquashfsFile {
   UniqueFd file;
   std::uint64_t offset = 0;  ///< bytes
+  bool is_addition = false;  ///< its directory `upper` is the layer, if it has one
 };
 
 /// Content of an image: layers, or a directory.
 struct ImageFiles {
-  std::vector<SquashfsFile> layers;  ///< bottom layer first
+  std::vector<SquashfsFile> layers;  ///< bottom layer first, above `directory`
   UniqueFd directory;                ///< O_PATH; empty if the image has layers
   /// O_PATH; upper directories of earlier overlays with userxattr, above all else, bottom one first
   std::vector<UniqueFd> changes;
