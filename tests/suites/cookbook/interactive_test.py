@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 import subprocess
+import time
 
 from cluster import BUILD_IMAGE
 from command import OPEN, await_true
@@ -166,6 +167,11 @@ def ssh_failure_reports_the_reason(cluster):
     with ssh_set_up(cluster) as (_, there):
         def refused(why):
             done = cluster.run("ssh", "job", "id")
+            for _ in range(50):  # the job runs before its step's container does
+                if "is not running" not in done.err:
+                    break
+                time.sleep(0.2)
+                done = cluster.run("ssh", "job", "id")
             expect(done.rc == 255 and why in done.err, "it is not said", done)
 
         refused("no running job (hint: squeue --me)")

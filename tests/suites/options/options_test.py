@@ -144,7 +144,7 @@ def list_option_can_be_given_several_times(cluster):
     for more in ([], ["--export=NONE"]):
         cluster.bash("test -d /one -a -d /two -a -d /three", *options, *more).good()
     cluster.bash("echo $GREETER $SUITE", "--container-env=GREETER", "--container-env=SUITE", env=["GREETER=job", "SUITE=job"]).good("job job")
-    out = cluster.batch("#!/bin/bash\nls -d /one /two /three\n", f"--container-image={BASE}", *options).good()
+    out = cluster.batch("#!/bin/bash\nls -d /one /two /three\n", f"--container-image={BASE}", *options[:2]).good()
     equal(out.split(), ["/one", "/three", "/two"], "mounts in the script")
 
 
