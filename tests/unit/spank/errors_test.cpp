@@ -121,11 +121,22 @@ TEST_CASE("errors_text_of_node_stays_one_line") {
   CHECK(scene.report("node01", "a\nb\x1b[31m %s\x7f"));
   CHECK_FALSE(scene.report("node\n01", "x"));
   CHECK_FALSE(scene.report("", "x"));
-  CHECK_FALSE(scene.report("node01", ""));
   CHECK_FALSE(scene.report("node01", std::string(5000, 'x')));
   scene.collector.stop();
   REQUIRE(lines().size() == 1);
   CHECK(lines()[0].text == "a?b?[31m %s?");
+}
+
+TEST_CASE("errors_without_text_make_srun_fail_and_print_nothing") {
+  for (const bool fails : {false, true}) {
+    Scene scene;
+    CHECK(scene.report("node01", "disk full"));
+    if (fails) CHECK(scene.report("node02", ""));
+    CHECK_FALSE(scene.report("node\n01", ""));
+    scene.collector.stop();
+    CHECK(lines().size() == 1);
+    CHECK(scene.collector.has_failed() == fails);
+  }
 }
 
 TEST_CASE("errors_total_text_is_limited") {
