@@ -81,6 +81,7 @@ inline constexpr OptionRow kBuildOptions[] = {
     {"--secret", "id=NAME,src=FILE", "file for RUN --mount=type=secret"},
     {"--platform", "OS/ARCH[/VARIANT]", "must be this machine's"},
     {"--no-cache", nullptr, "run all steps again"},
+    {"--cache-from", "IMAGE", "use the steps of this image"},
     {"--pull", nullptr, "query the registry for the image of FROM"},
     {"-o,--output", "FILE", "also write it to FILE: .sif, .sqsh, or oci-archive:FILE"},
     {"--force", nullptr, "overwrite FILE"},

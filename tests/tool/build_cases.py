@@ -222,6 +222,25 @@ def test_change_of_push_keeps_layers():
     assert user("run", "-q", "--entrypoint", f"{machine.registry.name}/bare:1").succeeds().out == "changed base in /workspace/old\n"
 
 
+def test_steps_of_pushed_image_are_used_elsewhere():
+    name = f"{machine.registry.name}/lab/cache:1"
+    recipe = f"FROM {base()} AS one\nRUN date +%N >/stamp\nENV A=1\nWORKDIR /srv\nCOPY x .\nRUN cat x >y\n"
+    write("elsewhere/x", "1\n")
+    build(recipe, "-t", name, "--push", context="elsewhere").succeeds()
+    stamp = user("run", "-q", name, "cat", "/stamp").succeeds().out
+    other = {"XDG_DATA_HOME": os.path.join(home, "elsewhere-data")}
+    done = build(recipe, "-t", name, "--cache-from", name, context="elsewhere", **other).succeeds()
+    assert done.err.count(f"cached in {name}\n") == 4 and os.listdir(os.path.join(other["XDG_DATA_HOME"], "spank-container/build/steps")) == [], done
+    assert user("run", "-q", name, "cat", "/stamp", "/srv/y", **other).succeeds().out == stamp + "1\n"
+    write("elsewhere/x", "2\n")
+    build(recipe + "RUN cat /stamp /srv/y >/all\n", "-t", "lab/more:1", "--cache-from", name, context="elsewhere", **other).succeeds()
+    assert user("run", "-q", "lab/more:1", "cat", "/all", **other).succeeds().out == stamp + "2\n"
+    pushed = user("push", "-q", "lab/more:1", f"{machine.registry.name}/lab/more:1", **other).succeeds()
+    assert user("run", "-q", f"{machine.registry.name}/lab/more:1", "cat", "/all").succeeds().out == stamp + "2\n", pushed
+    done = build(f"FROM {base()}\nRUN true\n", "--cache-from", f"{machine.registry.name}/none:1").succeeds()
+    assert "warning: --cache-from: " in done.err, done
+
+
 def test_failing_step_names_line_and_leaves_nothing():
     before = steps()
     failed = build(f"FROM {base()}\n\n# comment\nRUN echo before; \\\n    exit 7\n", "-t", "never:1")
@@ -374,6 +393,14 @@ def test_pushed_image_keeps_the_layers_of_its_base():
     manifest = json.loads(machine.registry.repositories["built"].manifests["1"][1])
     assert len(manifest["layers"]) == 4, manifest
     user("run", "-q", f"{machine.registry.name}/built:1", "cat", "/built").succeeds("built\n")
+
+
+def test_pushed_image_has_layers_of_a_base_that_was_built_here():
+    build(f"FROM {base()}\nRUN echo one >/one\n", "-t", "lab/below:1").succeeds()
+    build("FROM lab/below:1\nRUN echo two >/two\n", "-t", "lab/above:1").succeeds()
+    user("push", "-q", "lab/above:1", f"{machine.registry.name}/above:1").succeeds()
+    assert user("run", "-q", f"{machine.registry.name}/above:1", "cat", "/one", "/two").succeeds().out == "one\ntwo\n"
+    assert len(json.loads(machine.registry.repositories["above"].manifests["1"][1])["layers"]) == 5
 
 
 def test_links_of_context_do_not_lead_out_of_it():

@@ -53,6 +53,7 @@ Result<ImageFiles> BuildTree::open(const Places& places) const {
   if (image) {
     const auto store = SPC_TRY(open_store(places.store));
     files = SPC_TRY(open_stored_image(store.get(), *image)).files;
+    while (layers != 0 && files.layers.size() > layers) files.layers.pop_back();
   }
   for (const std::string& step : changes) {
     files.changes.push_back(SPC_TRY(own(

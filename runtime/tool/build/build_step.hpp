@@ -27,6 +27,7 @@ namespace spc::tool {
 struct BuildTree {
   std::optional<ListedImage> image;
   std::vector<std::string> changes;  ///< directories of BuildCache, bottom one first
+  std::size_t layers = 0;            ///< number of the image's lowest layers; 0: all
 
   /// Opens its files, for mount_image().
   [[nodiscard]] Result<ImageFiles> open(const Places& places) const;

@@ -41,6 +41,16 @@ struct Stage {
   std::vector<const Instruction*> steps;
 };
 
+/// In the comment of a layer in an image's history: the key of the step that made it.
+constexpr std::string_view kStepOf = "step ";
+
+/// An image of --cache-from.
+struct CacheImage {
+  std::string name;
+  ListedImage image;
+  std::map<std::string, std::size_t, std::less<>> steps;  ///< key to number of layers
+};
+
 /// An image, a stage or the context, mounted beside the image that a step changes.
 struct OtherTree {
   BuildTree tree;
@@ -61,6 +71,7 @@ class Builder {
   Result<Digest> run(const std::string& name) {
     SPC_TRY(prepare());
     const std::size_t last = SPC_TRY(target());
+    if (!order_.no_cache) find_cache_images();
     SPC_TRY(build_side_by_side(last));
     const BuiltStage* const built = SPC_TRY(build(last));
     return store_built(places_, config_, cache_, *built, name);
@@ -303,6 +314,50 @@ class Builder {
     return {};
   }
 
+  // --- cache of other machines ---
+
+  /// Finds the steps of the images of --cache-from. One that cannot be had is not needed.
+  void find_cache_images() {
+    for (const std::string& name : order_.cache_from) {
+      auto image = image_of_name(name);
+      const auto config = image ? Json::parse(image->record->config) : Result<Json>(image.error());
+      if (!config) {
+        report_error("warning: --cache-from: " + config.error().message());
+        continue;
+      }
+      CacheImage found{.name = name, .image = std::move(*image), .steps = {}};
+      std::size_t layers = found.image.record->layers.size();
+      const auto known = parse_image_config(found.image.record->config, name);
+      if (!known || known->diff_ids.size() != layers) continue;  // it has the same layer twice
+      const Json* const history = config->find("history");
+      static const Json::Array none;
+      const Json::Array& entries = history == nullptr ? none : history->elements();
+      for (auto one = entries.rbegin(); one != entries.rend() && layers > 0; ++one) {
+        const Json* const empty = one->find("empty_layer");
+        if (empty != nullptr && empty->as_boolean()) continue;
+        const Json* const comment = one->find("comment");
+        if (comment != nullptr && comment->as_text().starts_with(kStepOf))
+          found.steps[comment->as_text().substr(kStepOf.size())] = layers;
+        --layers;
+      }
+      cache_images_.push_back(std::move(found));
+    }
+  }
+
+  /// Continues with the layers of an image of --cache-from that has this step. Returns false if
+  /// none has.
+  bool take_from_images(BuiltStage& built) const {
+    for (const CacheImage& one : cache_images_) {
+      const auto found = one.steps.find(built.key.hex());
+      if (found == one.steps.end()) continue;
+      built.tree = {.image = one.image, .changes = {}, .layers = found->second};
+      built.layers.clear();
+      if (!order_.quiet) std::fprintf(stderr, "      cached in %s\n", one.name.c_str());
+      return true;
+    }
+    return false;
+  }
+
   // --- steps ---
 
   Result<void> step(std::size_t index, const Instruction& one, BuiltStage& built) {
@@ -313,7 +368,9 @@ class Builder {
     if (one.name == "WORKDIR") return enter_directory(one, built);
     if (one.name == "APPTAINER") return write_environment(one, built);
     SPC_TRY(built.apply(one, file_.escape));
-    return note(one, built, true);
+    built.key = Sha256::of(built.key.hex() + "\n" + text_of(one, built));
+    note(one, built, true);
+    return {};
   }
 
   Result<void> argument(const Instruction& one, BuiltStage& built) {
@@ -331,14 +388,15 @@ class Builder {
     return {};
   }
 
-  /// Adds the instruction to the key and to the configuration's history.
-  Result<void> note(const Instruction& one, BuiltStage& built, bool is_empty) {
-    built.key = Sha256::of(built.key.hex() + "\n" + text_of(one, built));
+  /// Adds the instruction to the configuration's history.
+  static void note(const Instruction& one, BuiltStage& built, bool is_empty) {
     Json entry{{"created_by", shown(one)}};
-    if (is_empty) entry["empty_layer"] = true;
+    if (is_empty)
+      entry["empty_layer"] = true;
+    else
+      entry["comment"] = std::string(kStepOf) + built.key.hex();
     if (built.config.find("history") == nullptr) built.config["history"] = Json::array();
     built.config["history"].push_back(std::move(entry));
-    return {};
   }
 
   std::string text_of(const Instruction& one, const BuiltStage& built) const {
@@ -355,10 +413,12 @@ class Builder {
   Result<void> layer(const Instruction& one, BuiltStage& built, const std::string& content,
                      const std::function<Result<void>(const MountedImage&)>& work) {
     const BuildTree tree = built.tree;
-    SPC_TRY(note(one, built, false));
+    built.key = Sha256::of(built.key.hex() + "\n" + text_of(one, built));
     built.key = Sha256::of(built.key.hex() + content);
+    note(one, built, false);
     auto found =
         order_.no_cache && !fresh_.contains(built.key) ? std::nullopt : cache_.find(built.key);
+    if (!found && !order_.no_cache && take_from_images(built)) return {};
     const auto begun = std::chrono::steady_clock::now();
     if (!found) {
       if (order_.no_cache) forget(built.key);
@@ -736,6 +796,7 @@ class Builder {
   UniqueFd context_;
   std::string here_;  // of a definition file: the work directory
   IgnoreFile ignored_;
+  std::vector<CacheImage> cache_images_;
   std::set<Digest> fresh_;
   std::size_t at_ = 0, total_ = 0;
   // In the process of one stage: which one, those that other processes build, and how to get them.

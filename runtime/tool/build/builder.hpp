@@ -24,6 +24,7 @@ struct BuildOrder {
   std::string target;                          ///< a stage; empty: the last one
   Variables arguments;                         ///< --build-arg
   std::map<std::string, std::string> secrets;  ///< id to path
+  std::vector<std::string> cache_from;         ///< images whose steps are used
   std::string platform;                        ///< --platform; empty: this machine's
   std::optional<PullPolicy> pull;
   bool no_cache = false;

@@ -290,6 +290,7 @@ Json BuiltStage::to_json() const {
               {"workdir", workdir},
               {"image", tree.image ? tree.image->digest.str() : ""},
               {"changes", tree.changes},
+              {"image_layers", tree.layers},
               {"layers", std::move(list)},
               {"key", key.str()}};
 }
@@ -314,6 +315,7 @@ Result<BuiltStage> BuiltStage::parse(const Places& places, const Json& text) {
     const Digest named = SPC_TRY(Digest::parse(digest));
     stage.tree.image = SPC_TRY(image_of(store.get(), named));
   }
+  stage.tree.layers = member("image_layers").as_number();
   for (const Json& one : member("changes").elements()) stage.tree.changes.push_back(one.as_text());
   for (const Json& one : member("layers").elements()) {
     BuiltLayer layer;
@@ -529,19 +531,34 @@ Result<ListedImage> image_of_file(const Places& places, const Config& config,
 
 namespace {
 
-Result<void> add_base(const ListedImage& image, Json& layers, Json& diff_ids, Json& annotations) {
+Result<void> add_base(const ListedImage& image, std::size_t most, Json& layers, Json& diff_ids,
+                      Json& annotations) {
   const Json manifest = SPC_TRY(parse_json_object(image.record->manifest, "the base's manifest"));
   const Json* const list = manifest.find("layers");
   if (list == nullptr)
     return Error(ErrorKind::invalid, "the base image is a file without layers")
         .hint("scontainer export writes it as an oci-archive, which can be a base");
-  for (const Json& layer : list->elements()) layers.push_back(layer);
+  if (most == 0) most = list->size();
+  for (const Json& layer : list->elements()) {
+    if (layers.size() < most) layers.push_back(layer);
+  }
   const auto known = SPC_TRY(parse_image_config(image.record->config, "the base"));
-  for (const Digest& one : known.diff_ids) diff_ids.push_back(one.str());
+  for (const Digest& one : known.diff_ids) {
+    if (diff_ids.size() < most) diff_ids.push_back(one.str());
+  }
   const auto origins = image.origins.all();
   const auto origin = std::find_if(origins.begin(), origins.end(),
                                    [](const ImageOrigin& one) { return !one.registry.empty(); });
-  if (origin == origins.end()) return {};
+  if (origin == origins.end()) {
+    // Built here: its own base is that of this image.
+    const Json* const noted = manifest.find("annotations");
+    if (noted == nullptr) return {};
+    for (const char* key : {"org.opencontainers.image.base.name",
+                            "org.opencontainers.image.base.digest", kLayersOf}) {
+      if (const Json* const value = noted->find(key)) annotations[key] = *value;
+    }
+    return {};
+  }
   const std::string digest = image.digest.str();
   annotations["org.opencontainers.image.base.name"] = origin->name;
   annotations["org.opencontainers.image.base.digest"] = digest;
@@ -557,7 +574,15 @@ Result<Digest> store_built(const Places& places, const Config& config, const Bui
   Json diff_ids = Json::array();
   Json layers = Json::array();
   Json annotations = Json::object();
-  if (built.tree.image) SPC_TRY(add_base(*built.tree.image, layers, diff_ids, annotations));
+  if (built.tree.image)
+    SPC_TRY(add_base(*built.tree.image, built.tree.layers, layers, diff_ids, annotations));
+  // Blobs of a base that was built here.
+  std::vector<BuiltLayer> blobs = built.layers;
+  for (const Json& layer : layers.elements()) {
+    const auto digest = Digest::parse(SPC_TRY(layer.text("digest")).value_or(""));
+    if (digest && ::access(cache.blob(*digest).c_str(), R_OK) == 0)
+      blobs.push_back({.digest = *digest, .diff_id = {}, .size = 0});
+  }
   for (const BuiltLayer& layer : built.layers) {
     layers.push_back(Json{{"mediaType", "application/vnd.oci.image.layer.v1.tar+zstd"},
                           {"digest", layer.digest.str()},
@@ -575,7 +600,7 @@ Result<Digest> store_built(const Places& places, const Config& config, const Bui
                             {"digest", Sha256::of(config_text).str()},
                             {"size", config_text.size()}};
   const std::string manifest_text = manifest.str();
-  const std::string layout = SPC_TRY(cache.write_layout(manifest_text, config_text, built.layers));
+  const std::string layout = SPC_TRY(cache.write_layout(manifest_text, config_text, blobs));
   const Digest digest =
       SPC_TRY(obtain(places, config,
                      {.image = "oci:" + layout, .platform = {}, .pull = {}, .quiet = true}))

@@ -119,6 +119,7 @@ Result<BuildOrder> order_of(const Arguments& arguments) {
                    formatted("--secret: {} is not id=NAME,src=FILE", in_quotes(text)));
     order.secrets[id] = SPC_TRY(absolute_path(source));
   }
+  order.cache_from = arguments.values("cache-from");
   order.platform = arguments.value("platform");
   order.no_cache = arguments.has("no-cache");
   order.debug_shell = arguments.has("debug-shell");
