@@ -376,7 +376,8 @@ def test_short_e_takes_variables_and_refuses_an_image():
 
 
 def test_environment_option_warns_of_lists_and_unset_variables():
-    done = sh('echo "$A|$B"', "--env", "A=1,B=2").succeeds("1,B=2|")
+    assert sh('echo "$A|$B"', "--env", "A=1,B=2").succeeds("1,B=2|\n").err == "", "--quiet"
+    done = user("run", "--env", "A=1,B=2", base(), "sh", "-c", 'echo "$A|$B"').succeeds("1,B=2|\n")
     assert done.err == 'scontainer: warning: --env: A is "1,B=2" (hint: for two: --env=A=1 --env=B=2)\n', done
     done = sh("true", "-e", "NOPE").succeeds("")
     assert done.err == "scontainer: warning: --env: NOPE is not set (hint: export it, or write NOPE=VALUE)\n", done
