@@ -145,7 +145,9 @@ void remove_left_steps(const std::string& steps) {
 Result<void> leave_cleaner(const std::string& steps) {
   static bool is_left = false;
   if (std::exchange(is_left, true)) return {};
-  auto [reading, writing] = SPC_TRY(make_pipe());
+  auto ends = SPC_TRY(make_pipe());
+  UniqueFd& reading = ends.first;
+  UniqueFd& writing = ends.second;
   const auto work = [&] {
     constexpr int kTries = 50;  // 0.1 s each: the step's last process may still hold the lock
     writing.reset();
