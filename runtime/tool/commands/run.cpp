@@ -292,8 +292,9 @@ struct UserRun {
   /// Adds the files of --add-layer. Apptainer's overlays have their files in a directory `upper`.
   Result<void> add_layers(ImageFiles& files) {
     for (const std::string& path : arguments.values("add-layer")) {
-      auto more = SPC_TRY(open_image(
-          places, config, {.image = SPC_TRY(absolute_path(path)), .platform = {}, .pull = {}}));
+      const std::string absolute = SPC_TRY(absolute_path(path));
+      auto more =
+          SPC_TRY(open_image(places, config, {.image = absolute, .platform = {}, .pull = {}}));
       if (more.files.directory) files.changes.push_back(std::move(more.files.directory));
       for (SquashfsFile& layer : more.files.layers) {
         layer.is_addition = true;
