@@ -127,7 +127,7 @@ def public_image_starts_without_reader_process(cluster):
         refused_now = cluster.srun("-w", "node01", "-D", "/home/alice", "true", image="oci:layout")
         answered("a_node_without_user_source", refused_now)
     finally:
-        cluster.root("node01", "umount", program).good()
+        cluster.root("node01", "umount", "--lazy", program).good()
     cluster.must_be_quiet()
 
 

@@ -210,7 +210,7 @@ def full_disk_is_reported_in_one_line_and_leaves_nothing(cluster):
         same_as_golden("save_to_a_full_disk", done.errors()[0] + "\n", done)
         equal(os.listdir(cluster.inside("node01", "/run/small")), [], "files left")
     finally:
-        cluster.root("node01", "umount", "/run/small").good()
+        cluster.root("node01", "umount", "--lazy", "/run/small").good()
         cluster.root("node01", "rmdir", "/run/small")
     cluster.must_be_quiet()
 
@@ -231,7 +231,7 @@ def failed_save_keeps_the_exit_code_of_failed_tasks(cluster):
         job = cluster.submit(f"#!/bin/sh\n#SBATCH -w node01\nset -e\n{srun}\necho not reached\n")
         equal(cluster.await_job(job)["JobState"], "FAILED", "state of the job")
     finally:
-        cluster.root("node01", "umount", "/run/small").good()
+        cluster.root("node01", "umount", "--lazy", "/run/small").good()
         cluster.root("node01", "rmdir", "/run/small")
     cluster.must_be_quiet()
 

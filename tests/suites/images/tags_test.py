@@ -180,7 +180,7 @@ def without_import(cluster):
     try:
         yield
     finally:
-        cluster.root("head", "umount", path).good()
+        cluster.root("head", "umount", "--lazy", path).good()
 
 
 @test
@@ -275,7 +275,7 @@ def own_words(cluster):
     try:
         yield lambda words: local_files.put(os.path.join(cluster.shared, "words"), words)
     finally:
-        cluster.root("head", "umount", path).good()
+        cluster.root("head", "umount", "--lazy", path).good()
 
 
 @test

@@ -26,5 +26,6 @@ def plugins_of(cluster, machine, *plugins):
     try:
         yield
     finally:
-        cluster.root(machine, "umount", "/etc/slurm/plugstack.conf").good()
+        # A process that reads the file at this moment makes it busy.
+        cluster.root(machine, "umount", "--lazy", "/etc/slurm/plugstack.conf").good()
         os.unlink(os.path.join(cluster.etc, f"slurm/plugstack.{machine}"))

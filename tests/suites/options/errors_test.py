@@ -361,7 +361,7 @@ def missing_agent_is_reported_without_draining_node(cluster):
         equal((done.rc, len(done.errors())), (1, 1), "exit code and error lines", done)
         expect("/usr/libexec/spank-container/agent" in done.errors()[0], "the line does not say what is missing", done)
     finally:
-        cluster.root("node01", "umount", "/usr/libexec/spank-container").good()
+        cluster.root("node01", "umount", "--lazy", "/usr/libexec/spank-container").good()
     cluster.must_be_quiet(within=2)
 
 
@@ -372,7 +372,7 @@ def missing_import_is_reported_without_draining_node(cluster):
         done = cluster.run("srun", "-w", "node01", "-n4", "--container-image=registry:5000/suites/base:other", "true")
         answered("a_missing_import", done)
     finally:
-        cluster.root("node01", "umount", "/usr/libexec/spank-container/import").good()
+        cluster.root("node01", "umount", "--lazy", "/usr/libexec/spank-container/import").good()
     cluster.must_be_quiet(within=2)
 
 

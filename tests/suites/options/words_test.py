@@ -212,7 +212,7 @@ def full_target_is_named(cluster):
             expect(done.rc == 1 and f'write "{target.split(":")[-1]}": its file system is full (2 MB in all)' in done.err, "the target", done)
         expect(os.listdir(os.path.join("/proc", str(cluster.pid("node01")), "root/run/narrow")) == [], "something is left there")
     finally:
-        cluster.root("node01", "umount", "/run/narrow")
+        cluster.root("node01", "umount", "--lazy", "/run/narrow")
 
 
 @test

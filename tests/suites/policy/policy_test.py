@@ -229,7 +229,7 @@ def observed_tool(cluster):
     try:
         yield lambda: open(seen).read().split()
     finally:
-        cluster.root("head", "umount", tool).good()
+        cluster.root("head", "umount", "--lazy", tool).good()
 
 
 @test

@@ -75,7 +75,7 @@ def site_labels_are_set_or_step_refused_on_fake_apparmor_node(cluster):
             done = cluster.bash("echo ran", *ON, "--container-mounts=umount:/proc")
             expect(done.rc == 1 and "set the security label: the container has no /proc" in done.err, "it is not refused without /proc", done)
         finally:
-            cluster.root("node01", "umount", "/sys/module").good()
+            cluster.root("node01", "umount", "--lazy", "/sys/module").good()
 
 
 @test
