@@ -416,7 +416,7 @@ def test_blob_stays_on_one_connection_if_the_link_is_full():
 
 
 def test_server_without_ranges_gets_one_request_for_the_rest():
-    link = Link(large(), each=16e6)
+    link = Link(large(), each=8e6)
     def ignores(handler, first):
         return first is not None and link.serve(handler, large().layers[0].blob, 0, len(large().layers[0].blob) - 1)
     link.answers = ignores
@@ -426,7 +426,7 @@ def test_server_without_ranges_gets_one_request_for_the_rest():
 
 
 def test_too_many_requests_end_the_ranges():
-    link = Link(large(), each=16e6, answers=lambda handler, first: first is not None and (handler.answer(429) or True))
+    link = Link(large(), each=8e6, answers=lambda handler, first: first is not None and (handler.answer(429) or True))
     registry.repository("ranges/many", large(), link)
     result = succeeds(pull("ranges/many"), large())
     assert 1 <= len(link.ranges) <= 8 and not any("retrying" in line for line in result.progress), (link.ranges, result)
