@@ -208,7 +208,8 @@ def test_enroot_list_shows_running_container_and_exec_joins_it():
 def test_enroot_load_and_directories_of_the_environment_work():
     places = {"ENROOT_DATA_PATH": path("elsewhere"), "ENROOT_CACHE_PATH": path("cache")}
     enroot("load", "-n", "loaded", uri(plain()), **places).succeeds()
-    assert os.listdir(path("elsewhere")) == ["loaded"] and os.path.isdir(path("cache/spank-container/layers"))
+    assert os.listdir(path("elsewhere")) == ["loaded"], os.listdir(path("elsewhere"))
+    assert os.path.isdir(path("cache/spank-container/layers")), list(os.walk(path("cache")))
     enroot("start", "loaded", "sh", "-c", "cat /etc/os-release; echo [$XDG_DATA_HOME]", **places).succeeds("Debian", "[]")
     refuses(enroot("load", "-n", "loaded", uri(), **places), "File already exists")
     failed = enroot("load", "-n", "none", uri(f"{machine.registry.name}/nope:1"), **places)
