@@ -150,7 +150,7 @@ RUN --mount=type=cache,target=/root/.cache/go-build \\
 FROM scratch AS runtime
 COPY --from=build /out/app /app
 COPY --from=build /etc/passwd /etc/passwd
-USER nobody:nogroup
+USER 65532:65532
 ENTRYPOINT ["/app"]
 CMD ["--help"]
 """, "--build-arg", "VERSION=2.1", "--platform", "linux/amd64", files={
