@@ -1,5 +1,8 @@
 #pragma once
 
+#include <sys/uio.h>
+#include <unistd.h>
+
 #include <string_view>
 
 namespace spc {
@@ -19,7 +22,15 @@ class Log {
 /// Writes every line to stderr.
 class StderrLog final : public Log {
  public:
-  void write(LogLevel level, std::string_view line) noexcept override;
+  void write(LogLevel level, std::string_view line) noexcept override {
+    if (level == LogLevel::debug) return;
+    const std::string_view prefix = level == LogLevel::warning ? "warning: " : "";
+    // One writev keeps lines of several processes separate.
+    const iovec parts[] = {{const_cast<char*>(prefix.data()), prefix.size()},
+                           {const_cast<char*>(line.data()), line.size()},
+                           {const_cast<char*>("\n"), 1}};
+    [[maybe_unused]] const auto written = ::writev(STDERR_FILENO, parts, 3);
+  }
 };
 
 }  // namespace spc

@@ -219,6 +219,10 @@ class ImageStore {
   /// Opens a layer. It is not removed from the store while the descriptor is open. Empty if there
   /// is no such layer.
   [[nodiscard]] UniqueFd hold_layer(const Digest& name) const;
+  /// Creates the file of a layer, without a name. Both for the owner of the store.
+  Result<UniqueFd> new_layer() const;
+  /// Names a layer's complete file. Keeps an existing file of this name.
+  Result<void> publish_layer(int file, const Digest& name) const;
   /// Returns whether a container or an import uses the layer.
   [[nodiscard]] bool is_layer_in_use(const Digest& name) const;
   /// Acquires the lock for pulling a layer, so that only one process on the node does it. Empty if

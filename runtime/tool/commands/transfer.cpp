@@ -24,6 +24,7 @@
 #include "launch/sources/image_order.hpp"
 #include "local/image_files.hpp"
 #include "local/remote_file.hpp"
+#include "reference/first_bytes.hpp"
 #include "reference/location.hpp"
 #include "reference/reference.hpp"
 #include "registry/client.hpp"
@@ -39,6 +40,104 @@
 #include "tool/surroundings/terminal.hpp"
 
 namespace spc::tool {
+
+// --- file import ---
+
+namespace {
+
+using Part = SifPartition;
+
+Result<std::string> read_bytes(int file, std::uint64_t offset, std::size_t size) {
+  std::string bytes(size, '\0');
+  const ssize_t got = ::pread(file, bytes.data(), size, static_cast<off_t>(offset));
+  if (got < 0) return Error::from_errno(errno, "read the file");
+  bytes.resize(static_cast<std::size_t>(got));
+  return bytes;
+}
+
+/// Returns the position of the squashfs.
+Result<Part> squashfs_in(int file) {
+  struct stat status {};
+  if (::fstat(file, &status) != 0) return Error::from_errno(errno, "look at the file");
+  const auto size = static_cast<std::uint64_t>(status.st_size);
+  const std::string head =
+      SPC_TRY(read_bytes(file, 0, std::max(SifTable::kHeaderBytes, sizeof(SquashfsSuper))));
+  Part part{.offset = 0, .size = size};
+  if (looks_like_sif(std::as_bytes(std::span(head)))) {
+    const auto table = SPC_TRY(parse_sif_header(std::as_bytes(std::span(head)), size));
+    const std::string contents = SPC_TRY(read_bytes(file, table.offset, table.size));
+    part = SPC_TRY(
+        find_sif_root(std::as_bytes(std::span(contents)), size, Platform::host().architecture));
+  } else if (!looks_like_squashfs(std::as_bytes(std::span(head)))) {
+    return Error(ErrorKind::invalid, "it is neither a SIF nor a squashfs file");
+  }
+  const std::string super = SPC_TRY(read_bytes(file, part.offset, sizeof(SquashfsSuper)));
+  SPC_TRY(parse_squashfs_super(std::as_bytes(std::span(super)), part.size));
+  return part;
+}
+
+/// Copies the squashfs into the store, named by its digest.
+Result<Digest> copy_into_store(const ImageStore& store, int file, const Part& part) {
+  const UniqueFd copy = SPC_TRY(store.new_layer());
+  Sha256 hash;
+  std::vector<std::byte> buffer(1 << 20);
+  for (std::uint64_t at = 0; at < part.size;) {
+    const auto wanted =
+        static_cast<std::size_t>(std::min<std::uint64_t>(buffer.size(), part.size - at));
+    const ssize_t got = ::pread(file, buffer.data(), wanted, static_cast<off_t>(part.offset + at));
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) return Error::from_errno(errno, "read the file");
+    if (got == 0) return Error(ErrorKind::corrupt, "the file was truncated");
+    const auto piece = std::span(buffer).first(static_cast<std::size_t>(got));
+    hash.update(piece);
+    SPC_TRY_DURING("write into the user's image store", write_all(copy.get(), piece));
+    at += static_cast<std::uint64_t>(got);
+  }
+  const Digest digest = hash.finish();
+  SPC_TRY(store.publish_layer(copy.get(), digest));
+  return digest;
+}
+
+/// Returns the image's record. The settings are in the file itself, as with enroot, and are read at
+/// each run.
+ImageRecord record_of(const Digest& layer, const std::string& name) {
+  ImageRecord record;
+  record.layer_format = kLayerFormat;
+  record.layers = {layer};
+  record.settings = kSettingsInFiles;
+  record.config = Json{{"architecture", Platform::host().architecture}, {"os", "linux"}}.str();
+  record.manifest = Json{{"schemaVersion", 2}, {"squashfs", layer.str()}, {"name", name}}.str();
+  return record;
+}
+
+/// Returns ErrorKind::invalid with the reason unless the file is a squashfs or a SIF.
+Result<void> check_image_file(int file) {
+  SPC_TRY(squashfs_in(file));
+  return {};
+}
+
+/// Imports `file`, a squashfs or a SIF, into the caller's own store. `store` is the store's
+/// directory. Returns the digest of the image's record. `name`: the displayed name. The image gets
+/// no entry in names/.
+Result<Digest> import_file(int directory, int file, const std::string& name) {
+  const Part part = SPC_TRY(squashfs_in(file));
+  const auto store = SPC_TRY(ImageStore::open(directory));
+  const Digest layer = SPC_TRY(copy_into_store(store, file, part));
+  const ImageRecord record = record_of(layer, name);
+  const Digest digest = Sha256::of(record.manifest);
+  ImageOrigins origins;
+  origins.add({.registry = "",
+               .repository = "",
+               .user = ::geteuid(),
+               .name = name,
+               .platform = Platform::host().str(),
+               .public_until = 0});
+  SPC_TRY(store.write_origins(digest, origins));
+  SPC_TRY(store.write_image(digest, record));
+  return digest;
+}
+
+}  // namespace
 
 // --- pull ---
 

@@ -79,14 +79,6 @@ Result<OpenedImage> open_stored_image(int store, const ListedImage& image);
 
 // --- file import ---
 
-/// Imports `file`, a squashfs or a SIF, into the caller's own store. `store` is the store's
-/// directory. Returns the digest of the image's record. `name`: the displayed name. The image gets
-/// no entry in names/.
-Result<Digest> import_file(int store, int file, const std::string& name);
-
-/// Returns ErrorKind::invalid with the reason unless the file is a squashfs or a SIF.
-Result<void> check_image_file(int file);
-
 // --- image archive ---
 
 /// A mountable image with the data for its archive.
