@@ -6,15 +6,17 @@ import functools
 import gzip
 import http.server
 import json
+import os
 import socket
 import socketserver
 import threading
 import time
 import urllib.request
 
+import agent
 import oci
 from login_cases import nothing_leaked, wants_basic
-from scene import big_image, config, elsewhere, fails, new_store, pull, registry, small, succeeds
+from scene import Skipped, big_image, config, elsewhere, fails, new_store, noise, pull, registry, small, succeeds, wait_for
 from server import Server
 from user import alice
 from outcomes import outcome
@@ -463,3 +465,37 @@ def test_wrong_bytes_of_a_range_are_a_wrong_digest():
         return True
     registry.repository("ranges/wrong", large(), Link(large(), each=8e6, answers=lies))
     fails(pull("ranges/wrong"), "has digest", "the registry or a proxy changed it")
+
+
+# --- a thread for each large blob ---
+
+def test_large_blobs_have_threads_of_their_own():
+    if len(os.sched_getaffinity(0)) < 2:
+        raise Skipped("one processor converts one layer at a time")
+    for name, image, most in (("small", big_image(1, layers=2), 1), ("large", big_image(9, layers=2), 3)):
+        blobs, underway, runs, threads = {layer.digest for layer in image.layers}, set(), [], []
+
+        def look(handler, kind, digest):
+            if kind == "blobs" and digest in blobs:
+                underway.add(digest)
+                wait_for(lambda: runs and underway == blobs)
+                threads.append(len(os.listdir(f"/proc/{runs[0].process.pid}/task")))
+            return False
+        registry.repository(f"threads/{name}", image, look)
+        store = new_store()
+        runs.append(agent.Import(store, f"{registry.name}/threads/{name}:1", config=config()))
+        result = runs[0].wait()
+        result.store = store
+        succeeds(result, image)
+        assert threads == [most] * 2, (name, threads)
+
+
+def test_large_corrupt_archive_is_read_to_its_end():
+    layer = oci.Layer({"data": noise.randbytes(24 << 20)})
+    layer.blob = layer.blob[:1 << 20] + bytes(1 << 20) + layer.blob[2 << 20:]
+    layer.digest = oci.digest(layer.blob)
+    image = oci.Image([layer])
+    repository = registry.repository("threads/corrupt", image)
+    fails(pull("threads/corrupt"), "convert layer", "the image is corrupt")
+    repository.blobs[layer.digest] = layer.blob[:-1] + b"X"
+    fails(pull("threads/corrupt"), "has digest", "the registry or a proxy changed it")

@@ -3,6 +3,7 @@
 #include "image/pull/pull_layers.hpp"
 
 #include <fcntl.h>
+#include <sys/eventfd.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -12,6 +13,7 @@
 #include <ctime>
 #include <list>
 #include <map>
+#include <system_error>
 #include <utility>
 
 #include "base/bytes.hpp"
@@ -46,14 +48,154 @@ std::string ImportTiming::closing_line(const std::string& image, Seconds total) 
                    seconds.data(), layers, all_layers);
 }
 
+// --- blob feed ---
+
+namespace {
+
+constexpr std::size_t kMostWaiting = 512 << 10;
+
+void signal_event(const UniqueFd& event) {
+  const std::uint64_t one = 1;
+  (void)!::write(event.get(), &one, sizeof one);  // fails only if the counter is high: it is set
+}
+
+}  // namespace
+
+BlobFeed::BlobFeed(int output, std::uint64_t size) : output_(output) {
+  if (size < kLeastForThread) return;
+  changed_ = UniqueFd(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  stop_ = UniqueFd(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  if (!changed_ || !stop_) return;  // works without a thread
+  filling_.reserve(kMostWaiting);
+  try {
+    thread_ = std::thread([this] { run(); });
+  } catch (const std::system_error&) {
+    // The user's limit of processes is reached.
+  }
+}
+
+BlobFeed::~BlobFeed() {
+  if (!thread_.joinable()) return;
+  {
+    const std::scoped_lock lock(mutex_);
+    stopped_ = true;
+    filled_.notify_one();
+  }
+  signal_event(stop_);
+  thread_.join();
+}
+
+bool BlobFeed::take(std::span<const std::byte> bytes) {
+  if (!thread_.joinable()) {
+    advance();
+    if (waiting_.size() - waiting_from_ > kMostWaiting) return false;
+    hash_.update(bytes);
+    const auto rest = waiting_.empty() ? write_some(bytes) : bytes;
+    waiting_.insert(waiting_.end(), rest.begin(), rest.end());
+    return true;
+  }
+  const std::scoped_lock lock(mutex_);
+  awaited_ = !filling_.empty() && filling_.size() + bytes.size() > kMostWaiting;
+  if (awaited_) return false;
+  if (filling_.empty() && !working_) filled_.notify_one();
+  filling_.insert(filling_.end(), bytes.begin(), bytes.end());
+  return true;
+}
+
+void BlobFeed::advance() {
+  if (thread_.joinable()) {
+    std::uint64_t count = 0;
+    (void)!::read(changed_.get(), &count, sizeof count);  // fails if the event is not set
+    return;
+  }
+  if (waiting_.empty()) return;
+  const auto rest = write_some(std::span(waiting_).subspan(waiting_from_));
+  waiting_from_ = waiting_.size() - rest.size();
+  if (rest.empty()) {
+    waiting_.clear();
+    waiting_from_ = 0;
+  }
+}
+
+bool BlobFeed::has_room() {
+  if (!thread_.joinable()) return waiting_.empty();
+  const std::scoped_lock lock(mutex_);
+  awaited_ = !filling_.empty();
+  return !awaited_;
+}
+
+bool BlobFeed::is_empty() {
+  if (!thread_.joinable()) return waiting_.empty();
+  const std::scoped_lock lock(mutex_);
+  awaited_ = working_ || !filling_.empty();
+  return !awaited_;
+}
+
+void BlobFeed::cut() {
+  if (!cut_.exchange(true) && thread_.joinable()) signal_event(stop_);
+}
+
+void BlobFeed::watch(std::vector<pollfd>& descriptors) const {
+  if (thread_.joinable()) {
+    descriptors.push_back({.fd = changed_.get(), .events = POLLIN, .revents = 0});
+  } else if (!waiting_.empty() && !cut_) {
+    descriptors.push_back({.fd = output_, .events = POLLOUT, .revents = 0});
+  }
+}
+
+/// Writes to the pipe. Returns the bytes that did not fit.
+std::span<const std::byte> BlobFeed::write_some(std::span<const std::byte> bytes) {
+  if (output_ < 0) return {};
+  while (!bytes.empty() && !cut_) {
+    const ssize_t written = ::write(output_, bytes.data(), bytes.size());
+    if (written >= 0) {
+      bytes = bytes.subspan(static_cast<std::size_t>(written));
+    } else if (errno == EAGAIN) {
+      return bytes;
+    } else if (errno != EINTR) {
+      cut_ = true;
+    }
+  }
+  return {};
+}
+
+void BlobFeed::write_all_of(std::span<const std::byte> bytes) {
+  for (auto rest = write_some(bytes); !rest.empty(); rest = write_some(rest)) {
+    std::array<pollfd, 2> events{{{.fd = output_, .events = POLLOUT, .revents = 0},
+                                  {.fd = stop_.get(), .events = POLLIN, .revents = 0}}};
+    ::poll(events.data(), events.size(), -1);
+    if (events[1].revents != 0) return;
+  }
+}
+
+void BlobFeed::run() {
+  std::vector<std::byte> piece;
+  piece.reserve(kMostWaiting);
+  std::unique_lock lock(mutex_);
+  for (;;) {
+    working_ = false;
+    if (awaited_ && filling_.empty()) signal_event(changed_);
+    filled_.wait(lock, [&] { return stopped_ || !filling_.empty(); });
+    if (stopped_) return;
+    std::swap(piece, filling_);
+    filling_.clear();
+    working_ = true;
+    if (awaited_) signal_event(changed_);
+    lock.unlock();
+    hash_.update(piece);
+    write_all_of(piece);
+    lock.lock();
+  }
+}
+
 // --- layer proof ---
 
 namespace {
 
 /// Compares the digest of all bytes with the layer's, when the blob has ended.
-Result<void> check_digest(BlobStream& blob, Sha256& hash, const ImageLayer& layer) {
+Result<void> check_digest(BlobStream& blob, BlobFeed& feed, const ImageLayer& layer) {
   SPC_TRY(blob.outcome());
-  const Digest digest = hash.finish();
+  const Digest digest = feed.finish();
   blob.proven(digest == layer.blob.digest);
   if (digest == layer.blob.digest) return {};
   return std::move(Error(ErrorKind::corrupt,
@@ -71,8 +213,14 @@ std::unique_ptr<LayerProof> LayerProof::start(ImageLayer layer, const Digest& na
   return proof;
 }
 
+void LayerProof::watch(std::vector<pollfd>& descriptors) const {
+  feed_.watch(descriptors);
+  if (!paused_) blob_->watch(descriptors);
+}
+
 HttpHandler::Take LayerProof::take(std::span<const std::byte> bytes) {
-  hash_.update(bytes);
+  paused_ = !feed_.take(bytes);
+  if (paused_) return HttpHandler::Take::later;
   received_ += bytes.size();
   came_.add(blob_->comes_from(), bytes.size());
   return HttpHandler::Take::taken;
@@ -80,8 +228,13 @@ HttpHandler::Take LayerProof::take(std::span<const std::byte> bytes) {
 
 Result<bool> LayerProof::advance() {
   blob_->advance();
-  if (!blob_->finished()) return false;
-  SPC_TRY(check_digest(*blob_, hash_, layer_));
+  feed_.advance();
+  if (paused_ && feed_.has_room()) {
+    paused_ = false;
+    blob_->resume();
+  }
+  if (!blob_->finished() || !feed_.is_empty()) return false;
+  SPC_TRY(check_digest(*blob_, feed_, layer_));
   return true;
 }
 
@@ -103,7 +256,6 @@ Result<bool> LayerRights::may_take(const Digest& layer) {
 
 namespace {
 
-constexpr std::size_t kMaxWaiting = 512 << 10;
 // If the converter fails, hash the rest of the blob up to this size in bytes: a wrong digest blames
 // the registry, a right one the image.
 constexpr std::uint64_t kWorthKnowing = std::uint64_t{1} << 30;
@@ -123,7 +275,8 @@ LayerPull::LayerPull(ImageLayer layer, LayerLocks locks, std::shared_ptr<StoreOb
       name_(layer_.names.alone),
       locks_(std::move(locks)),
       object_(std::move(object)),
-      converter_(std::move(converter)) {}
+      converter_(std::move(converter)),
+      feed_(converter_.input(), layer_.blob.size) {}
 
 Result<std::unique_ptr<LayerPull>> LayerPull::start(ImageLayer layer, LayerLocks locks,
                                                     ImageSource& source, AgentLink& agent,
@@ -142,10 +295,9 @@ Result<std::unique_ptr<LayerPull>> LayerPull::start(ImageLayer layer, LayerLocks
 
 void LayerPull::watch(std::vector<pollfd>& descriptors) const {
   if (asked_for_name_) return descriptors.push_back(object_->watch());
-  if (!input_closed_ && waiting_.size() > waiting_from_)
-    descriptors.push_back({.fd = converter_.input(), .events = POLLOUT});
+  if (!input_closed_) feed_.watch(descriptors);
   if (!paused_ && !blob_->finished()) blob_->watch(descriptors);
-  if (!converter_left_ && !wants_below_) {
+  if (!feed_.is_cut() && !wants_below_) {
     descriptors.push_back({.fd = converter_.result_descriptor(), .events = POLLIN});
     descriptors.push_back({.fd = converter_.below_descriptor(), .events = POLLIN});
   }
@@ -157,64 +309,32 @@ LayerPhase LayerPull::phase() const {
 }
 
 HttpHandler::Take LayerPull::take(std::span<const std::byte> bytes) {
-  drain();
-  if (waiting_.size() - waiting_from_ > kMaxWaiting) {
-    paused_ = true;
-    return HttpHandler::Take::later;
-  }
-  hash_.update(bytes);
+  paused_ = !feed_.take(bytes);
+  if (paused_) return HttpHandler::Take::later;
   received_ += bytes.size();
   came_.add(blob_->comes_from(), bytes.size());
-  const auto rest = waiting_.empty() ? write_some(bytes) : bytes;
-  waiting_.insert(waiting_.end(), rest.begin(), rest.end());
   return HttpHandler::Take::taken;
-}
-
-/// Writes to the converter's pipe. Returns the bytes that did not fit.
-std::span<const std::byte> LayerPull::write_some(std::span<const std::byte> bytes) {
-  while (!bytes.empty() && !converter_left_) {
-    const ssize_t written = ::write(converter_.input(), bytes.data(), bytes.size());
-    if (written >= 0) {
-      bytes = bytes.subspan(static_cast<std::size_t>(written));
-    } else if (errno == EAGAIN) {
-      return bytes;
-    } else if (errno != EINTR) {
-      converter_left_ = true;
-    }
-  }
-  return {};
-}
-
-void LayerPull::drain() {
-  if (waiting_.empty()) return;
-  const auto rest = write_some(std::span(waiting_).subspan(waiting_from_));
-  waiting_from_ = waiting_.size() - rest.size();
-  if (rest.empty()) {
-    waiting_.clear();
-    waiting_from_ = 0;
-  }
 }
 
 Result<bool> LayerPull::advance() {
   // Call it after the end as well: the stream may have a lease that other processes watch.
   blob_->advance();
   if (asked_for_name_) return object_->is_published();
-  drain();
-  if (paused_ && waiting_.empty()) {
+  feed_.advance();
+  if (paused_ && feed_.has_room()) {
     paused_ = false;
     blob_->resume();
   }
-  if (!converter_left_ && !input_closed_) {
-    converter_left_ = is_readable(converter_.result_descriptor());
-  }
-  if (converter_left_ && !blob_->finished() && layer_.blob.size - received_ > kWorthKnowing) {
+  // The converter has ended: finish() has the reason.
+  if (!input_closed_ && is_readable(converter_.result_descriptor())) feed_.cut();
+  if (feed_.is_cut() && !blob_->finished() && layer_.blob.size - received_ > kWorthKnowing) {
     SPC_TRY(converted());
     return Error(ErrorKind::internal,
                  formatted("convert {}: the converter stopped reading", name_of(layer_)));
   }
-  if (!blob_->finished() || !waiting_.empty()) return false;
   if (!input_closed_) {
-    SPC_TRY(check_blob());
+    if (!blob_->finished() || !feed_.is_empty()) return false;
+    SPC_TRY(check_digest(*blob_, feed_, layer_));
     converter_.close_input();
     input_closed_ = true;
   }
@@ -238,8 +358,6 @@ Result<void> LayerPull::give_below(std::span<const int> layers) {
   (void)converter_.give_below(layers);
   return {};
 }
-
-Result<void> LayerPull::check_blob() { return check_digest(*blob_, hash_, layer_); }
 
 /// Returns the converter's result. Reports bytes that it cannot accept as an error of the image.
 Result<ConvertedLayer> LayerPull::converted() {

@@ -2,14 +2,18 @@
 
 #include <poll.h>
 
+#include <atomic>
 #include <chrono>
+#include <condition_variable>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <set>
 #include <span>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "base/digest.hpp"
@@ -121,6 +125,60 @@ class LayerTask {
   BytesFrom came_;
 };
 
+// --- blob feed ---
+
+/// Hashes a blob's bytes and writes them to the converter's pipe. A large blob has a thread for
+/// this, so that the thread of the network only copies bytes. Buffers at most 1 MiB.
+class BlobFeed {
+ public:
+  /// Blobs from this size on have a thread of their own, in bytes.
+  static constexpr std::uint64_t kLeastForThread = 8 << 20;
+
+  /// `output` is the pipe, non-blocking and borrowed, or -1: the bytes are only hashed.
+  BlobFeed(int output, std::uint64_t size);
+  ~BlobFeed();
+  BlobFeed(const BlobFeed&) = delete;
+  BlobFeed& operator=(const BlobFeed&) = delete;
+
+  /// Returns false if the buffer is full. Then wait until has_room().
+  [[nodiscard]] bool take(std::span<const std::byte> bytes);
+  /// Writes what the pipe accepts now.
+  void advance();
+  [[nodiscard]] bool has_room();
+  /// Returns whether all bytes are hashed and written.
+  [[nodiscard]] bool is_empty();
+  /// Wakes poll when has_room() or is_empty() may have changed.
+  void watch(std::vector<pollfd>& descriptors) const;
+
+  /// Returns whether the reader of the pipe has closed it.
+  [[nodiscard]] bool is_cut() const { return cut_; }
+  /// Writes no more bytes, but hashes them.
+  void cut();
+  /// Returns the digest of all bytes. Call it once, when is_empty().
+  Digest finish() { return hash_.finish(); }
+
+ private:
+  std::span<const std::byte> write_some(std::span<const std::byte> bytes);
+  void run();
+  void write_all_of(std::span<const std::byte> bytes);
+
+  const int output_;
+  Sha256 hash_;  // of the thread, if there is one
+  std::atomic<bool> cut_ = false;
+  // Without a thread: hashed bytes that did not fit into the pipe, and where they start.
+  std::vector<std::byte> waiting_;
+  std::size_t waiting_from_ = 0;
+
+  // With a thread, which exchanges the two buffers.
+  std::mutex mutex_;
+  std::condition_variable filled_;
+  std::vector<std::byte> filling_;
+  bool working_ = false, stopped_ = false;
+  bool awaited_ = false;  // the owner waits for changed_
+  UniqueFd changed_, stop_;
+  std::thread thread_;
+};
+
 // --- layer proof ---
 
 /// A layer that is in the store, but was delivered by another origin. A request with its digest
@@ -131,7 +189,7 @@ class LayerProof final : public LayerTask, private FetchSink {
   static std::unique_ptr<LayerProof> start(ImageLayer layer, const Digest& name, LayerLocks locks,
                                            ImageSource& source);
 
-  void watch(std::vector<pollfd>& descriptors) const override { blob_->watch(descriptors); }
+  void watch(std::vector<pollfd>& descriptors) const override;
   Result<bool> advance() override;
   [[nodiscard]] LayerPhase phase() const override { return LayerPhase::fetching; }
   [[nodiscard]] Digest name() const override { return name_; }
@@ -141,14 +199,18 @@ class LayerProof final : public LayerTask, private FetchSink {
 
  private:
   LayerProof(ImageLayer layer, const Digest& name, LayerLocks locks)
-      : layer_(std::move(layer)), name_(name), locks_(std::move(locks)) {}
+      : layer_(std::move(layer)),
+        name_(name),
+        locks_(std::move(locks)),
+        feed_(-1, layer_.blob.size) {}
   HttpHandler::Take take(std::span<const std::byte> bytes) override;
 
   ImageLayer layer_;
   Digest name_;
   LayerLocks locks_;
-  Sha256 hash_;
   std::uint64_t received_ = 0;
+  bool paused_ = false;
+  BlobFeed feed_;
   std::unique_ptr<BlobStream> blob_;
 };
 
@@ -176,8 +238,7 @@ class LayerRights {
 // --- layer pull ---
 
 /// One layer being pulled: source → SHA-256 → pipe → converter → the agent's file → store.
-/// Published only if blob digest, size and diffID match manifest and configuration. Buffers at most
-/// 1 MiB.
+/// Published only if blob digest, size and diffID match manifest and configuration.
 class LayerPull final : public LayerTask, private FetchSink {
  public:
   static Result<std::unique_ptr<LayerPull>> start(ImageLayer layer, LayerLocks locks,
@@ -201,9 +262,6 @@ class LayerPull final : public LayerTask, private FetchSink {
             LayerProcess converter);
 
   HttpHandler::Take take(std::span<const std::byte> bytes) override;
-  std::span<const std::byte> write_some(std::span<const std::byte> bytes);
-  void drain();
-  Result<void> check_blob();
   Result<ConvertedLayer> converted();
   Result<void> check_archive();
 
@@ -212,13 +270,10 @@ class LayerPull final : public LayerTask, private FetchSink {
   LayerLocks locks_;
   std::shared_ptr<StoreObject> object_;
   LayerProcess converter_;
+  BlobFeed feed_;  // borrows the converter's pipe
   std::unique_ptr<BlobStream> blob_;
-  Sha256 hash_;
   std::uint64_t received_ = 0;
-  std::vector<std::byte> waiting_;  // bytes that did not fit into the pipe,
-  std::size_t waiting_from_ = 0;    // starting here
   bool paused_ = false;
-  bool converter_left_ = false;  // the converter has closed the pipe: finish() has the reason
   bool input_closed_ = false;
   bool wants_below_ = false;
   bool asked_for_name_ = false;
