@@ -6,6 +6,7 @@
 #include <fuse3/fuse_lowlevel.h>
 #include <linux/fuse.h>
 #include <malloc.h>
+#include <sys/epoll.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
@@ -29,6 +30,7 @@
 #include <latch>
 #include <memory>
 #include <new>
+#include <span>
 #include <system_error>
 #include <thread>
 #include <vector>
@@ -47,7 +49,8 @@ namespace spc::fuse {
 
 /// Confines all threads of this process to computing, using their open descriptors and exiting
 /// (base/process/sandbox.hpp).
-Result<void> enter_fuse_sandbox();
+/// `descriptors`: exclusive upper bound of their numbers.
+Result<void> enter_fuse_sandbox(int descriptors);
 
 // --- mount sharing ---
 
@@ -67,14 +70,15 @@ std::vector<std::byte> first_request();
 
 // --- workers ---
 
-/// The threads that answer the kernel's requests. The last one to end ends the process: when the
-/// file system is unmounted, or after finish().
+/// The threads that answer the kernel's requests. The last one to end ends the process: when all
+/// file systems are unmounted, or after finish().
 class Workers {
  public:
   /// Starts the threads, because a thread's start needs calls that the sandbox forbids. They wait
-  /// for begin(). Throws std::system_error if no thread can be started.
-  explicit Workers(fuse_session* session);
-  void begin() { may_begin_.count_down(); }
+  /// for begin(). With several sessions, each thread serves all of them. Throws std::system_error
+  /// if no thread can be started.
+  explicit Workers(std::vector<fuse_session*> sessions);
+  void begin();
   /// Lets each thread answer its current request and read no further one. Other servers answer the
   /// requests that are left.
   [[noreturn]] void finish();
@@ -83,9 +87,15 @@ class Workers {
 
  private:
   void work(std::size_t number);
+  /// Returns the session to read a request from; null if there is none now.
+  fuse_session* next_session();
+  /// Returns whether no session is left.
+  bool end_session(fuse_session* session);
 
   static constexpr unsigned kMost = 16;
-  fuse_session* session_;
+  const std::vector<fuse_session*> sessions_;
+  UniqueFd events_;  ///< epoll of the devices; empty with one session, whose threads read it
+  std::atomic<std::size_t> sessions_left_;
   std::array<pid_t, kMost> ids_{};
   std::atomic<unsigned> working_;
   std::atomic<bool> finishing_ = false;
@@ -154,7 +164,7 @@ constexpr std::uint64_t kMostMemory = std::uint64_t{4} << 30U;
 
 }  // namespace
 
-Result<void> enter_fuse_sandbox() {
+Result<void> enter_fuse_sandbox(int descriptors) {
   return enter_sandbox(
       {// inherited descriptors
        SCMP_SYS(read),
@@ -166,6 +176,10 @@ Result<void> enter_fuse_sandbox() {
        SCMP_SYS(close),
        SCMP_SYS(recvmsg),
        SCMP_SYS(sendmsg),
+       SCMP_SYS(dup3),
+       SCMP_SYS(epoll_ctl),
+       SCMP_SYS(epoll_wait),
+       SCMP_SYS(epoll_pwait),
        // memory and threads
        {SCMP_SYS(mmap), {SCMP_A2(SCMP_CMP_MASKED_EQ, PROT_EXEC, 0)}},
        SCMP_SYS(futex),
@@ -173,8 +187,7 @@ Result<void> enter_fuse_sandbox() {
        SCMP_SYS(clock_gettime),
        SCMP_SYS(clock_nanosleep),
        SCMP_SYS(restart_syscall)},
-      {.descriptors = kFuseStatus + 2,  // one more: the socket of a joining server
-       .memory = kMostMemory});
+      {.descriptors = static_cast<rlim_t>(descriptors), .memory = kMostMemory});
 }
 
 // --- mount sharing ---
@@ -228,8 +241,12 @@ unsigned thread_count(unsigned most) { return std::clamp(usable_processors(), 2U
 
 }  // namespace
 
-Workers::Workers(fuse_session* session)
-    : session_(session), working_(thread_count(kMost)), started_(working_) {
+Workers::Workers(std::vector<fuse_session*> sessions)
+    : sessions_(std::move(sessions)),
+      sessions_left_(sessions_.size()),
+      working_(thread_count(kMost)),
+      started_(working_) {
+  if (sessions_.size() > 1) events_.reset(::epoll_create1(EPOLL_CLOEXEC));
   struct sigaction nothing {};
   nothing.sa_handler = [](int) {};
   ::sigaction(kWake, &nothing, nullptr);
@@ -256,14 +273,42 @@ void Workers::work(std::size_t number) {
   may_begin_.wait();
   fuse_buf request{};
   while (!finishing_) {
-    const int got = ::fuse_session_receive_buf(session_, &request);
-    // EINTR: there is no request.
-    if (got == -EINTR) continue;
-    if (got <= 0) break;
-    ::fuse_session_process_buf(session_, &request);
+    fuse_session* const session = events_ ? next_session() : sessions_.front();
+    const int got = session != nullptr ? ::fuse_session_receive_buf(session, &request) : -EAGAIN;
+    // There is no request: interrupted, or another thread has read it.
+    if (got == -EINTR || got == -EAGAIN) continue;
+    if (got > 0) {
+      ::fuse_session_process_buf(session, &request);
+    } else if (end_session(session)) {
+      break;
+    }
   }
   // Skip exit handlers, which need calls that the sandbox forbids.
   if (--working_ == 0) ::_exit(0);
+}
+
+fuse_session* Workers::next_session() {
+  epoll_event event{};
+  return ::epoll_wait(events_.get(), &event, 1, -1) == 1
+             ? static_cast<fuse_session*>(event.data.ptr)
+             : nullptr;
+}
+
+bool Workers::end_session(fuse_session* session) {
+  if (!events_) return true;
+  // Of several threads that notice the end, one removes the device.
+  if (::epoll_ctl(events_.get(), EPOLL_CTL_DEL, ::fuse_session_fd(session), nullptr) == 0 &&
+      --sessions_left_ == 0)
+    ::_exit(0);
+  return false;
+}
+
+void Workers::begin() {
+  for (fuse_session* const session : events_ ? sessions_ : std::vector<fuse_session*>()) {
+    epoll_event event{.events = EPOLLIN, .data = {.ptr = session}};
+    ::epoll_ctl(events_.get(), EPOLL_CTL_ADD, ::fuse_session_fd(session), &event);
+  }
+  may_begin_.count_down();
 }
 
 void Workers::finish() {
@@ -564,7 +609,8 @@ const fuse_lowlevel_ops& FileSystem::operations() {
 
 namespace {
 
-Result<fuse_session*> make_session(FileSystem& files) {
+/// `device`: its number, which may be opened later.
+Result<fuse_session*> make_session(FileSystem& files, int device) {
   ::fuse_set_log_func([](fuse_log_level, const char*, va_list) {});
   // libfuse reports some errors by perror(), which duplicates the descriptor unless the stream's
   // orientation is set: the sandbox forbids that.
@@ -574,8 +620,8 @@ Result<fuse_session*> make_session(FileSystem& files) {
   fuse_args args = FUSE_ARGS_INIT(1, arguments);
   fuse_session* session =
       ::fuse_session_new(&args, &FileSystem::operations(), sizeof(fuse_lowlevel_ops), &files);
-  const std::string device = "/dev/fd/" + std::to_string(kFuseDevice);
-  if (session == nullptr || ::fuse_session_mount(session, device.c_str()) != 0) {
+  const std::string path = "/dev/fd/" + std::to_string(device);
+  if (session == nullptr || ::fuse_session_mount(session, path.c_str()) != 0) {
     return Error(ErrorKind::system, "serve a file system: libfuse cannot use the device");
   }
   return session;
@@ -610,10 +656,11 @@ Result<void> run(FuseLoan served) {
   const bool joins = waits && SPC_TRY(borrow(served));
   const auto files =
       served.for_root ? FileSystem::create(0, 0) : FileSystem::create(::getuid(), ::getgid());
-  fuse_session* session = SPC_TRY(make_session(*files));
-  Workers workers(session);
+  fuse_session* session = SPC_TRY(make_session(*files, kFuseDevice));
+  Workers workers({session});
   const auto ready = [&]() -> Result<void> {
-    SPC_TRY_DURING("entering the sandbox", enter_fuse_sandbox());
+    // One more descriptor: the socket of a joining server.
+    SPC_TRY_DURING("entering the sandbox", enter_fuse_sandbox(kFuseStatus + 2));
     files->serve(SPC_TRY(open_image(kFuseImage, served.offset)));
     return {};
   }();
@@ -629,9 +676,50 @@ Result<void> run(FuseLoan served) {
   obey_orders(workers, *files, served);
 }
 
-Result<void> guarded(const FuseLoan& served) {
+/// Receives the devices and gives them the numbers from `first` on, which are reserved.
+Result<void> receive_devices(int first, std::size_t count) {
+  FuseOrder order{};
+  const auto devices =
+      SPC_TRY_DURING("wait for the devices", receive_struct(kFuseStatus, order, count));
+  if (order != FuseOrder::devices || devices.size() != count)
+    return Error(ErrorKind::internal, "wait for the devices: none have come");
+  for (std::size_t i = 0; i < count; ++i) {
+    if (::dup3(devices[i].get(), first + static_cast<int>(i), O_CLOEXEC) < 0)
+      return Error::from_errno(errno, "take a device");
+  }
+  return {};
+}
+
+/// Serves all images of a container. libfuse needs the devices' numbers before the sandbox, when
+/// there are no devices yet: duplicates of the status socket reserve them.
+Result<void> run_together(std::span<const FuseLoan> images) {
+  const int first_device = kFuseTogether + static_cast<int>(images.size());
+  std::vector<std::unique_ptr<FileSystem>> files;
+  std::vector<fuse_session*> sessions;
+  for (const FuseLoan& image : images) {
+    const int device = first_device + static_cast<int>(files.size());
+    if (::dup2(kFuseStatus, device) < 0) return Error::from_errno(errno, "reserve a descriptor");
+    files.push_back(image.for_root ? FileSystem::create(0, 0)
+                                   : FileSystem::create(::getuid(), ::getgid()));
+    sessions.push_back(SPC_TRY(make_session(*files.back(), device)));
+  }
+  Workers workers(sessions);
+  const auto ready = [&]() -> Result<void> {
+    const int end = first_device + static_cast<int>(2 * images.size()) + 2;
+    SPC_TRY_DURING("entering the sandbox", enter_fuse_sandbox(end));
+    for (std::size_t i = 0; i < images.size(); ++i)
+      files[i]->serve(SPC_TRY(open_image(kFuseTogether + static_cast<int>(i), images[i].offset)));
+    return receive_devices(first_device, images.size());
+  }();
+  send_status(ready ? FuseStatus() : FuseStatus{WireError(ready.error())});
+  if (!ready || !may_begin()) ::_exit(1);
+  workers.begin();
+  workers.await();
+}
+
+Result<void> guarded(std::span<const FuseLoan> images, bool together) {
   try {
-    return run(served);
+    return together ? run_together(images) : run(images.front());
   } catch (const std::system_error& e) {
     return Error::from_errno(e.code().value(), "serve a file system: start a thread");
   } catch (const std::exception& e) {
@@ -644,19 +732,24 @@ Result<void> guarded(const FuseLoan& served) {
 }  // namespace spc::fuse
 
 int main(int argc, char** argv) {
-  std::uint64_t offset = 0;
-  const bool for_root = argc == 2 && std::string_view(argv[1]).ends_with(spc::kFuseForRoot);
-  const char* const end =
-      argc == 2 ? argv[1] + std::strlen(argv[1]) - (for_root ? std::strlen(spc::kFuseForRoot) : 0)
-                : nullptr;
-  const bool is_number =
-      argc == 2 && std::from_chars(argv[1], end, offset).ptr == end && end != argv[1];
-  if (!is_number || ::fcntl(spc::kFuseStatus, F_GETFD) < 0) {
+  std::vector<spc::FuseLoan> images;
+  const bool together = argc > 2 && std::string_view(argv[1]) == spc::kFuseTogetherWord;
+  bool is_valid = together || argc == 2;
+  for (int i = together ? 2 : 1; is_valid && i < argc; ++i) {
+    std::string_view word = argv[i];
+    const bool for_root = word.ends_with(spc::kFuseForRoot);
+    if (for_root) word.remove_suffix(std::strlen(spc::kFuseForRoot));
+    images.push_back({.offset = 0, .for_root = for_root});
+    const char* const end = word.data() + word.size();
+    is_valid = !word.empty() && std::from_chars(word.data(), end, images.back().offset).ptr == end;
+  }
+  if (!is_valid || ::fcntl(spc::kFuseStatus, F_GETFD) < 0) {
     constexpr char kUsage[] = "fuse is started by the agent, not manually\n";
     (void)spc::write_all(STDERR_FILENO, std::string_view(kUsage));
     return 2;
   }
-  ::syscall(SYS_close_range, spc::kFuseStatus + 1, ~0U, 0);
+  const std::size_t kept = together ? images.size() : 0;
+  ::syscall(SYS_close_range, spc::kFuseTogether + kept, ~0U, 0);
   // Blocks all signals but SIGKILL and SIGSTOP: a step's signals are meant for its tasks, which
   // need their files to handle them. The server stays in the agent's process group, for which
   // slurmstepd waits. If the agent is killed, the server continues, because the tasks still need
@@ -669,7 +762,7 @@ int main(int argc, char** argv) {
   ::mallopt(M_MMAP_THRESHOLD, 4 << 20);
   ::mallopt(M_TRIM_THRESHOLD, 64 << 20);
   ::mallopt(M_ARENA_MAX, 4);
-  const auto failed = spc::fuse::guarded({.offset = offset, .for_root = for_root});
+  const auto failed = spc::fuse::guarded(images, together);
   if (!failed) spc::fuse::send_status({spc::WireError(failed.error())});
   ::_exit(1);
 }

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 
 #include "protocol/wire_error.hpp"
@@ -15,6 +16,15 @@ inline constexpr char kFuseForRoot[] = "r";
 inline constexpr int kFuseDevice = 3;
 inline constexpr int kFuseImage = 4;   ///< the file, open for reading, or the socket for a FuseLoan
 inline constexpr int kFuseStatus = 5;  ///< SEQPACKET: FuseStatus, then FuseOrder
+
+/// `scontainer` starts `fuse together OFFSET...`, one server for all images of a container, before
+/// it enters the container's user namespace. The files are the descriptors from kFuseTogether on,
+/// one per OFFSET, and kFuseDevice and kFuseImage are unused. FuseOrder::devices passes a device
+/// for each file, opened in that namespace, before the server reports its status. Devices of
+/// several files are non-blocking, because each thread serves all of them.
+inline constexpr char kFuseTogetherWord[] = "together";
+inline constexpr int kFuseTogether = kFuseStatus + 1;
+inline constexpr std::size_t kMostTogether = 200;  ///< files; one message passes all devices
 
 /// The server first reports that it has read the super block, or the reason why it cannot serve the
 /// file. The builder then mounts the device and sends `begin`. The server ends with its mount, on
@@ -35,6 +45,7 @@ enum class FuseOrder : std::uint32_t {
   begin = 1,
   lend,    ///< with a socket: send a FuseLoan on it
   finish,  ///< answer the requests already read, and end; other servers answer the rest
+  devices  ///< with the devices of all files
 };
 
 /// Sent by the leader with a file of the user, or by a server to a joining one with the device of

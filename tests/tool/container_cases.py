@@ -44,6 +44,21 @@ def test_maximum_number_of_overlay_layers_works():
     assert sum(one.startswith("of") for one in listed) == 500, listed
 
 
+def test_one_server_serves_all_layers():
+    every = "find /usr -xdev -type f -print0 | sort -z | xargs -0 -n 20 {} cksum | sort | cksum"
+    user("pull", base()).succeeds()
+    user("export", base(), f"{home}/one-layer.sqsh").succeeds()
+    contained = ("--contain", "--no-mount-home")
+    alone = user("run", "-q", *contained, f"{home}/one-layer.sqsh", "sh", "-c", every.format("")).succeeds().out
+    process = start("run", "-q", *contained, base(), "sh", "-c", f"{every.format('-P 8')}; exec sleep 1000")
+    found = process.stdout.readline()
+    assert found == alone, (found, alone)
+    children = subprocess.run(["ps", "--ppid", str(process.pid), "-o", "comm="], stdout=subprocess.PIPE, text=True, check=True)
+    assert sorted(children.stdout.split()) == ["fuse", "sleep"], children.stdout
+    process.kill()
+    process.wait(10)
+
+
 def test_paths_in_the_home_are_expanded_everywhere():
     os.makedirs(f"{home}/tilde", exist_ok=True)
     os.chown(f"{home}/tilde", machine.UID, machine.UID)

@@ -226,14 +226,15 @@ Result<void> add_data_files(MountedImage& image, const std::vector<MountSpec>& m
   return {};
 }
 
-/// Mounts with standard error closed. The servers of a shared or background container outlive the
+/// Starts servers with standard error closed. Those of a shared or background container outlive the
 /// process that reads standard error, which would otherwise wait for their end.
-Result<MountedImage> without_stderr(const std::function<Result<MountedImage>()>& mount) {
+template <typename Start>
+auto without_stderr(const Start& start) {
   const UniqueFd ours(::fcntl(STDERR_FILENO, F_DUPFD_CLOEXEC, 3));
   ::dup2(STDIN_FILENO, STDERR_FILENO);  // standard input is /dev/null
-  auto mounted = mount();
+  auto started = start();
   ::dup2(ours.get(), STDERR_FILENO);
-  return mounted;
+  return started;
 }
 
 /// Set-up and command of an unprivileged container.
@@ -271,6 +272,10 @@ struct UserRun {
     explained.from =
         image.files.layers.empty() ? ContainerSpec::From::directory : ContainerSpec::From::store;
     explained.layers = static_cast<std::uint32_t>(image.files.layers.size());
+    const bool outlives = shared || options.detached != nullptr;
+    const auto start_servers = [&] { return image.files.start_servers(options.map); };
+    SPC_TRY_DURING("set up the container",
+                   outlives ? without_stderr(start_servers) : start_servers());
     SPC_TRY_DURING("set up the container", enter_user_namespace(options.map));
     auto mount_all = [&]() -> Result<MountedImage> {
       auto mounted =
@@ -279,8 +284,7 @@ struct UserRun {
       SPC_TRY_DURING("--mounts", add_data_files(mounted, options.request.mounts));
       return mounted;
     };
-    auto mounted =
-        SPC_TRY(shared || options.detached != nullptr ? without_stderr(mount_all) : mount_all());
+    auto mounted = SPC_TRY(outlives ? without_stderr(mount_all) : mount_all());
     if (!mounted.writable && *options.request.writable) {
       report_error(
           "warning: the container is read-only: an unprivileged writable container needs Linux "

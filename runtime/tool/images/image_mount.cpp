@@ -1,14 +1,19 @@
 #include "tool/images/image_mount.hpp"
 
 #include <fcntl.h>
+#include <sched.h>
 #include <sys/file.h>
 #include <sys/mount.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <climits>
+#include <functional>
+#include <span>
+#include <utility>
 
 #include "base/format.hpp"
 #include "base/process/own_program.hpp"
@@ -21,9 +26,6 @@
 namespace spc::tool {
 
 namespace {
-
-static_assert(kFuseDevice == 3 && kFuseImage == 4 && kFuseStatus == 5,
-              "descriptors are passed in this order");
 
 Result<UniqueFd> open_directory(int parent, const char* name) {
   return own(::openat(parent, name, O_PATH | O_DIRECTORY | O_CLOEXEC),
@@ -63,39 +65,60 @@ Result<UniqueFd> make_workspace(const std::string& place, const WritableLayer& w
   return workspace;
 }
 
-/// The server of a layer that is not mounted yet.
-struct LayerServer {
-  UniqueFd device;
-  UniqueFd socket;
-  HelperProgram program;
-};
+/// In a server that is started in the container's mount namespace: leaves it. A server in it would
+/// keep its own mounts, and so itself, alive when the caller is killed.
+bool leave_mounts() { return ::unshare(CLONE_NEWNS) == 0; }
 
-Result<LayerServer> start_server(const SquashfsFile& layer) {
-  LayerServer server;
-  // The device belongs to the user namespace in which it is opened. The mount must belong to the
-  // same one.
-  server.device.reset(::open("/dev/fuse", O_RDWR | O_CLOEXEC));
-  if (!server.device)
-    return Error::from_errno(errno, "open \"/dev/fuse\"").hint("run scontainer doctor for the fix");
+/// `for_root`: the files belong to root, as whom the caller runs in its user namespace.
+Result<FileServer> start_server(std::span<SquashfsFile> files, bool for_root,
+                                std::function<bool()> prepare) {
   auto [ours, theirs] = SPC_TRY(socket_pair());
-  server.program = SPC_TRY(HelperProgram::start(
-      own_program("fuse"), {std::to_string(layer.offset)},
-      {server.device.get(), layer.file.get(), theirs.get()}, HelperProgram::Environment::empty));
-  server.socket = std::move(ours);
-  return server;
+  Program program{.path = own_program("fuse"),
+                  .arguments = {"fuse", kFuseTogetherWord},
+                  .environment = std::vector<std::string>(),
+                  .descriptors = {{STDERR_FILENO, STDERR_FILENO}, {theirs.get(), kFuseStatus}},
+                  .prepare = std::move(prepare)};
+  for (int number = kFuseTogether; const SquashfsFile& file : files) {
+    program.arguments.push_back(std::to_string(file.offset) + (for_root ? kFuseForRoot : ""));
+    program.descriptors.push_back({file.file.get(), number++});
+  }
+  auto child = Child::start(program);
+  if (!child) return std::move(child).error().hint("install spank-container again");
+  for (SquashfsFile& file : files) file.file.reset();
+  return FileServer{.program = *std::move(child), .socket = std::move(ours), .files = files.size()};
 }
 
-/// Mounts the layer at `name` in the current directory.
-Result<HelperProgram> mount_layer(LayerServer server, const std::string& name) {
+/// Opens the devices of a server's mounts and passes them to it. A device belongs to the user
+/// namespace in which it is opened, and the mount must belong to the same one.
+Result<std::vector<UniqueFd>> pass_devices(const FileServer& server) {
+  std::vector<UniqueFd> devices;
+  std::vector<int> passed;
+  for (std::size_t i = 0; i < server.files; ++i) {
+    devices.emplace_back(
+        ::open("/dev/fuse", O_RDWR | O_CLOEXEC | (server.files > 1 ? O_NONBLOCK : 0)));
+    if (!devices.back())
+      return Error::from_errno(errno, "open \"/dev/fuse\"")
+          .hint("run scontainer doctor for the fix");
+    passed.push_back(devices.back().get());
+  }
+  // A server that cannot serve its files has reported why and ended.
+  [[maybe_unused]] const auto sent = send_struct(server.socket.get(), FuseOrder::devices, passed);
+  return devices;
+}
+
+/// Mounts the server's files at `names` in the current directory.
+Result<void> mount_files(const FileServer& server, std::span<const std::string> names) {
+  const auto devices = SPC_TRY(pass_devices(server));
   FuseStatus status;
   SPC_TRY_DURING("serve a layer", receive_struct(server.socket.get(), status));
   if (status.error.is_set()) return status.error.error();
-
-  auto mount =
-      SPC_TRY_DURING("serve a layer", new_fuse(server.device.get(), ::geteuid(), ::getegid(), 0));
-  SPC_TRY(attach_at(name, std::move(mount)));
+  for (std::size_t i = 0; i < server.files; ++i) {
+    auto mount =
+        SPC_TRY_DURING("serve a layer", new_fuse(devices[i].get(), ::geteuid(), ::getegid(), 0));
+    SPC_TRY(attach_at(names[i], std::move(mount)));
+  }
   SPC_TRY_DURING("serve a layer", send_struct(server.socket.get(), FuseOrder::begin));
-  return std::move(server.program);
+  return {};
 }
 
 /// Mounts a directory of the user's at `name` in the current directory.
@@ -182,11 +205,20 @@ Result<MountedImage> return_to(int directory, MountedImage image) {
 
 }  // namespace
 
+Result<void> ImageFiles::start_servers(RootMap map) {
+  for (std::size_t at = 0; at < layers.size(); at += kMostTogether) {
+    const auto some = std::span(layers).subspan(at, std::min(kMostTogether, layers.size() - at));
+    servers.push_back(SPC_TRY(start_server(some, map == RootMap::root, {})));
+  }
+  return {};
+}
+
 Result<void> add_data(MountedImage& image, UniqueFd file) {
-  const SquashfsFile data{.file = std::move(file)};
-  const std::string place = image.place + "/data" + std::to_string(image.data);
-  auto server = SPC_TRY(start_server(data));
-  image.servers.push_back(SPC_TRY(mount_layer(std::move(server), place)));
+  SquashfsFile data[] = {{.file = std::move(file)}};
+  const std::string place[] = {image.place + "/data" + std::to_string(image.data)};
+  auto server = SPC_TRY(start_server(data, false, leave_mounts));
+  SPC_TRY(mount_files(server, place));
+  image.servers.push_back(std::move(server.program));
   ++image.data;
   return {};
 }
@@ -205,22 +237,25 @@ Result<MountedImage> mount_image(ImageFiles files, const std::string& place,
   const auto workspace = SPC_TRY(make_workspace(place, writable));
   // Use names relative to the workspace, so that mount options contain no path of the user.
   if (::fchdir(workspace.get()) != 0) return Error::from_errno(errno, "enter the workspace");
-  // The servers begin side by side.
-  std::vector<LayerServer> servers;
-  for (SquashfsFile& layer : files.layers) {
-    servers.push_back(SPC_TRY(start_server(layer)));
-    layer.file.reset();
-  }
+  if (files.servers.empty() && !files.layers.empty())
+    files.servers.push_back(SPC_TRY(start_server(files.layers, false, leave_mounts)));
   std::vector<std::string> names;
   if (files.directory) names.emplace_back("0");
-  for (std::size_t i = 0; i < servers.size(); ++i) {
-    std::string name = std::to_string(names.size());
-    image.servers.push_back(SPC_TRY(mount_layer(std::move(servers[i]), name)));
-    const std::string upper = name + "/upper";
+  const std::size_t first = names.size();
+  for (std::size_t i = 0; i < files.layers.size(); ++i)
+    names.push_back(std::to_string(names.size()));
+  std::size_t mounted = first;
+  for (FileServer& server : files.servers) {
+    SPC_TRY(mount_files(server, std::span(names).subspan(mounted, server.files)));
+    image.servers.push_back(std::move(server.program));
+    mounted += server.files;
+  }
+  for (std::size_t i = 0; i < files.layers.size(); ++i) {
+    const std::string upper = names[first + i] + "/upper";
     struct stat status {};
-    const bool has_upper = files.layers[i].is_addition && ::lstat(upper.c_str(), &status) == 0 &&
-                           S_ISDIR(status.st_mode);
-    names.push_back(has_upper ? upper : std::move(name));
+    if (files.layers[i].is_addition && ::lstat(upper.c_str(), &status) == 0 &&
+        S_ISDIR(status.st_mode))
+      names[first + i] = upper;
   }
   if (files.directory && writable.in_image) {
     SPC_TRY(mount_directory(files.directory.get(), "root"));

@@ -4,9 +4,10 @@
 #include <string>
 #include <vector>
 
+#include "base/process/child.hpp"
+#include "base/process/user_namespace.hpp"
 #include "base/result.hpp"
 #include "base/unique_fd.hpp"
-#include "tool/images/import_run.hpp"
 
 namespace spc::tool {
 
@@ -17,12 +18,24 @@ struct SquashfsFile {
   bool is_addition = false;  ///< its directory `upper` is the layer, if it has one
 };
 
+/// A `fuse` that serves files, before their mounts exist (protocol/fuse.hpp).
+struct FileServer {
+  Child program;
+  UniqueFd socket;
+  std::size_t files = 0;
+};
+
 /// Content of an image: layers, or a directory.
 struct ImageFiles {
   std::vector<SquashfsFile> layers;  ///< bottom layer first, above `directory`
   UniqueFd directory;                ///< O_PATH; empty if the image has layers
   /// O_PATH; upper directories of earlier overlays with userxattr, above all else, bottom one first
   std::vector<UniqueFd> changes;
+  std::vector<FileServer> servers;  ///< of all layers if they have been started
+
+  /// Starts the servers of the layers. Called before the process enters a user namespace with this
+  /// map, they start while it does, and do not copy its mounts. mount_image() starts missing ones.
+  Result<void> start_servers(RootMap map);
 };
 
 /// The overlay's writable layer.
@@ -40,14 +53,14 @@ struct MountedImage {
   /// O_PATH, valid for the process that mounted it; a copied mount namespace has its own
   UniqueFd root;
   bool writable = true;
-  std::uint32_t data = 0;              ///< number of data files
-  std::vector<HelperProgram> servers;  ///< of the layers and data files: they end with their mounts
-  UniqueFd lock;                       ///< on the directory with changes: one container at a time
+  std::uint32_t data = 0;      ///< number of data files
+  std::vector<Child> servers;  ///< of the layers and data files: they end with their mounts
+  UniqueFd lock;               ///< on the directory with changes: one container at a time
 };
 
-/// Mounts an image without privileges: one `fuse` per layer and one overlay over them. The calling
-/// process must have entered a user namespace (base/process/user_namespace.hpp). `place` is a
-/// directory on which a tmpfs is mounted. `writable` is false if the kernel has no unprivileged
+/// Mounts an image without privileges: one `fuse` for all layers and one overlay over them. The
+/// calling process must have entered a user namespace (base/process/user_namespace.hpp). `place` is
+/// a directory on which a tmpfs is mounted. `writable` is false if the kernel has no unprivileged
 /// writable overlays (Linux before 6.12).
 Result<MountedImage> mount_image(ImageFiles files, const std::string& place,
                                  const WritableLayer& writable);
