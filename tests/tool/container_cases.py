@@ -55,8 +55,8 @@ def test_one_server_serves_all_layers():
     assert found == alone, (found, alone)
     children = subprocess.run(["ps", "--ppid", str(process.pid), "-o", "comm="], stdout=subprocess.PIPE, text=True, check=True)
     assert sorted(children.stdout.split()) == ["fuse", "sleep"], children.stdout
-    process.kill()
-    process.wait(10)
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(10) == 143
 
 
 def test_paths_in_the_home_are_expanded_everywhere():
