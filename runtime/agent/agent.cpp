@@ -192,8 +192,7 @@ void Agent::end() {
         send_struct(server.get(), FuseOrder::finish, {}, WhenFull::fail);
   // Milliseconds, for all together: slurmstepd's wait ends after a second.
   for (int patience = 500; const auto& server : servers_) {
-    for (pollfd gone{server.get(), 0, 0}; patience > 0 && ::poll(&gone, 1, 1) == 0; --patience)
-      continue;
+    for (pollfd gone{server.get(), 0, 0}; patience > 0 && ::poll(&gone, 1, 1) == 0;) --patience;
   }
   reap(import_);
   reap(builder_);
@@ -255,7 +254,7 @@ Result<void> Agent::start(const TaskMessage& message) {
     const bool admitted = image_ != Digest{} && message.manifest == image_;
     auto image = tools_->store.open_image(
         message.manifest, admitted ? Audience::whoever_import_admitted : Audience::everyone);
-    if (image) return use(message.manifest, *std::move(image));
+    if (image && !image->layers.empty()) return use(message.manifest, *std::move(image));
   }
   return start_import();
 }
@@ -264,6 +263,7 @@ Result<void> Agent::start(const TaskMessage& message) {
 Result<void> Agent::use(const Digest& manifest, ImageFiles image) {
   image_ = manifest;
   order_.image = std::move(image);
+  order_.image.served = std::move(in_place_);
   if (order_.is(TaskMessage::start_pull)) return tell_all(TaskMessageKind::pulled, {});
   if (named_) order_.kept = SPC_TRY(named_->keep(order_.image));
   const bool by_fuse =
@@ -578,23 +578,23 @@ Result<void> Agent::on_import(int socket) {
   if (!receive_struct(socket, message))
     return Error(ErrorKind::unavailable, "pull the image: import exited unexpectedly")
         .hint("try again; if it persists, increase --mem");
+  if (helpers_.size() > kMostHelpers)
+    return Error(ErrorKind::internal, "pull the image: too many files at a time");
   switch (message.kind) {
     case ImportMessageKind::progress:
       return tell_all(TaskMessageKind::progress, message.text.view());
     case ImportMessageKind::warning: return tell_all(TaskMessageKind::warning, message.text.view());
-    case ImportMessageKind::object: return start_publisher(message.text.str());
+    case ImportMessageKind::object:
+    case ImportMessageKind::serve: return start_for_import(socket, message);
     case ImportMessageKind::evict: {
-      const bool held = message.digest == Digest{};
-      const auto done =
-          held ? remove_traces("", AT_REMOVEDIR) : tools_->store.evict(message.digest);
+      const auto done = message.digest == Digest{} ? remove_traces("", AT_REMOVEDIR)
+                                                   : tools_->store.evict(message.digest);
       return answer(socket, ImportMessageKind::obeyed, message.digest, done, {}, WhenFull::fail);
     }
     case ImportMessageKind::done: {
-      auto used =
-          use(message.digest,
-              SPC_TRY(tools_->store.open_image(message.digest, Audience::whoever_import_admitted)));
+      auto image = tools_->store.open_image(message.digest, Audience::whoever_import_admitted);
       reap(import_);
-      return used;
+      return image ? use(message.digest, *std::move(image)) : Result<void>(image.error());
     }
     case ImportMessageKind::failed: return message.error.unread();
     default: return Error(ErrorKind::internal, "pull the image: unexpected message from import");
@@ -603,22 +603,22 @@ Result<void> Agent::on_import(int socket) {
 
 /// Writing and verifying take time, so a fork of the agent handles each object. Several may be in
 /// progress.
-Result<void> Agent::start_publisher(const std::string& order) {
-  if (helpers_.size() > kMostHelpers)
-    return Error(ErrorKind::internal, "pull the image: too many files at a time");
+Result<void> Agent::start_for_import(int socket, const ImportMessage& message) {
   auto [ours, theirs] = SPC_TRY(socket_pair());
-  const pid_t child = SPC_TRY(fork_child());
+  const bool serves = message.kind == ImportMessageKind::serve;
+  const pid_t child = serves ? -1 : SPC_TRY(fork_child());
+  if (serves) in_place_.push_back(SPC_TRY(serve(ours.get())));
   if (child == 0) {
     common_.reset();  // otherwise slurmstepd's end of the step would go unnoticed
     theirs.reset();
+    const std::string order = message.text.str();
     const auto done =
         order.empty() ? put_object(ours.get()) : make_layer(tools_->store, ours.get(), order);
     ::_exit(done || answer(ours.get(), ImportMessageKind::refused, {}, done) ? 0 : 1);
   }
-  helpers_.push_back(child);
+  if (child > 0) helpers_.push_back(child);
   const int passed[] = {theirs.get()};
-  return answer(import_.socket.get(), ImportMessageKind::object_socket, {}, {}, passed,
-                WhenFull::fail);
+  return answer(socket, ImportMessageKind::object_socket, {}, {}, passed, WhenFull::fail);
 }
 
 /// Only import interprets names. It may write the name that the leader has asked for, grants to

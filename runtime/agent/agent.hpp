@@ -48,7 +48,7 @@ class Agent {
   Result<void> join_running();
   static std::vector<int> numbers_of(const std::vector<UniqueFd>& descriptors);
   Result<void> start_import();
-  Result<void> start_publisher(const std::string& order);
+  Result<void> start_for_import(int socket, const ImportMessage& message);
   Result<void> put_object(int import) const;
   Result<void> use(const Digest& manifest, ImageFiles image);
   Result<ServedLayer> serve(int file);
@@ -74,6 +74,7 @@ class Agent {
   Child import_;
   Child builder_;
   std::vector<UniqueFd> servers_;  ///< control sockets: protocol/fuse.hpp
+  std::vector<ServedLayer> in_place_;  ///< that import has requested
   static constexpr std::size_t kMostHelpers = 1000;
   /// Servers, publishers, the init process of a PID namespace, and killed helpers. They exit on
   /// their own or with the agent.

@@ -82,11 +82,10 @@ Result<ImageFiles> ImageStore::open_files(UniqueFd record, int layers) {
       std::memcmp(header.magic, ImageRecordHeader::kMagic, sizeof header.magic) != 0 ||
       header.layer_count > ImageRecordHeader::kMaxLayers)
     return Error(ErrorKind::not_found, "a record of another version");
-  std::vector<Digest> digests(header.layer_count);
+  std::vector<Digest> digests(header.in_place == 0 ? header.layer_count : 0);
   const std::size_t size = digests.size() * sizeof(Digest);
-  const bool is_whole = ::pread(image.record.get(), digests.data(), size, sizeof header) ==
-                        static_cast<ssize_t>(size);
-  if (!is_whole) return Error(ErrorKind::not_found, "truncated record");
+  if (::pread(image.record.get(), digests.data(), size, sizeof header) != ssize_t(size))
+    return Error(ErrorKind::not_found, "truncated record");
   for (const Digest& digest : digests) image.layers.push_back(SPC_TRY(open_layer(layers, digest)));
   ::futimens(image.record.get(), nullptr);  // import uses the age to find unused images
   return image;

@@ -49,8 +49,9 @@ class ImageStore {
   [[nodiscard]] unsigned service_uid() const { return service_uid_; }
   [[nodiscard]] unsigned service_gid() const { return service_gid_; }
 
-  /// Opens the image and all its layers. ErrorKind::not_found if it or a layer is missing,
-  /// ErrorKind::refused if it is not public (any more) and the audience is everyone.
+  /// Opens the image and all its layers, none of an image in place. ErrorKind::not_found if it or a
+  /// layer is missing, ErrorKind::refused if it is not public (any more) and the audience is
+  /// everyone.
   [[nodiscard]] Result<ImageFiles> open_image(const Digest& manifest, Audience audience) const;
 
   /// Opens the image of this record and layer directory.

@@ -327,8 +327,13 @@ struct StoreConfig {
 
 /// The blob store shared by all nodes: `[shared]`.
 struct SharedConfig {
-  std::string directory, keep, pull_at_submit;
+  std::string directory, keep, use, in_place_key, in_place_signing_key, pull_at_submit;
   std::uint64_t max_size{};
+  std::int64_t in_place_grace{};  ///< seconds
+
+  [[nodiscard]] bool uses_in_place() const { return !directory.empty() && use == "in-place"; }
+  /// Returns how long removed layers stay, in seconds.
+  [[nodiscard]] std::int64_t grace() const { return use == "in-place" ? in_place_grace : 0; }
 
   SharedConfig();
   Keys keys() {
@@ -341,6 +346,20 @@ struct SharedConfig {
          "what is kept there: blobs as registries gave them, which each node converts and checks; "
          "or converted layers, too, about which nodes then believe each other",
          &keep},
+        {"use", "copy, in-place", "copy",
+         "how a node uses an image that another one has converted: copy it into its own store, or "
+         "read it where it is, verified, without keeping anything of it",
+         &use},
+        {"in_place_key", "file", "",
+         "public key (PEM) of the site's signature of images in place; empty: nodes believe each "
+         "other",
+         &in_place_key, key::kPath},
+        {"in_place_signing_key", "file", "",
+         "private key (PEM) for these signatures, only on nodes that convert for all others",
+         &in_place_signing_key, key::kPath},
+        {"in_place_grace", "seconds", "604800",
+         "how long removed layers stay readable for jobs that use them in place", &in_place_grace,
+         key::up_to(key::kYear)},
         {"max_size", "size", "0", "size limit of what is in it: bytes with K, M, G, T; 0: no limit",
          &max_size, key::kByteSize},
         {"pull_at_submit", "program", "",

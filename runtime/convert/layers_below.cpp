@@ -42,8 +42,8 @@ Result<LayersBelow> LayersBelow::open(std::vector<UniqueFd> layers, Budget& budg
     if (size < 0) return Error::from_errno(errno, "read a layer below");
     auto reader = SPC_TRY_DURING(
         "read a layer below",
-        fuse::open_image(file.get(), 0, static_cast<std::uint64_t>(size), {is_ours, unpack},
-                         {.blocks = cache, .directories = cache}));
+        fuse::open_image(fuse::ImageFile(file.get(), 0, static_cast<std::uint64_t>(size)),
+                         {is_ours, unpack}, {.blocks = cache, .directories = cache}));
     below.layers_.push_back({std::move(file), std::move(reader)});
   }
   return below;

@@ -397,17 +397,22 @@ bool unpack(std::uint16_t compressor, std::span<const std::byte> block, std::byt
 
 }  // namespace
 
-Result<std::unique_ptr<ImageReader>> open_image(int file, std::uint64_t offset) {
-  struct stat status {};
-  if (::fstat(file, &status) != 0) return Error::from_errno(errno, "stat the image");
-  const auto size = static_cast<std::uint64_t>(status.st_size);
-  if (offset < size && size - offset >= kExtHeadBytes) {
-    const ImageFile image(file, offset, size - offset);
+Result<std::unique_ptr<ImageReader>> open_image(const ImageFile& image) {
+  if (image.size() >= kExtHeadBytes) {
     std::array<std::byte, kExtHeadBytes> head{};
     SPC_TRY(image.read(0, head));
     if (!looks_like_squashfs(head) && looks_like_ext(head)) return open_ext(image, head);
   }
-  return open_image(file, offset, size, {knows, unpack}, {}, ErofsForm::of_users);
+  return open_image(image, {knows, unpack}, {}, ErofsForm::of_users);
+}
+
+Result<std::unique_ptr<ImageReader>> open_image(int file, std::uint64_t offset) {
+  struct stat status {};
+  if (::fstat(file, &status) != 0) return Error::from_errno(errno, "stat the image");
+  const auto size = static_cast<std::uint64_t>(status.st_size);
+  if (offset > size)
+    return Error(ErrorKind::corrupt, "the squashfs starts beyond the end of the file");
+  return open_image(ImageFile(file, offset, size - offset));
 }
 
 }  // namespace spc::fuse

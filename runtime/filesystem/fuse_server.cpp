@@ -2,18 +2,24 @@
 // orders of the agent.
 
 #define FUSE_USE_VERSION 35
+// The functions of libcrypto that compute SHA-256 and need no other part of it: the program is
+// linked statically.
+#define OPENSSL_SUPPRESS_DEPRECATED
 
 #include <fuse3/fuse_lowlevel.h>
 #include <linux/fuse.h>
 #include <malloc.h>
+#include <openssl/sha.h>
 #include <sys/epoll.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/types.h>
 #include <sys/uio.h>
+#include <sys/un.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -54,14 +60,13 @@ Result<void> enter_fuse_sandbox(int descriptors);
 
 // --- mount sharing ---
 
-/// Receives the file to serve, into `served`. If another server of the mount sends it, the message
-/// also contains that server's device: then attaches this server's device to the mount and returns
-/// true.
-Result<bool> borrow(FuseLoan& served);
+/// Receives the file to serve, into `served`. If another server of the mount sends it, attaches
+/// this server's device to the mount.
+Result<void> borrow(FuseLoan& served);
 
 /// Sends file and device to a joining server at the other end of `socket`. Sends nothing to a
 /// server that has exited or does not read.
-void lend(int socket, const FuseLoan& what);
+void lend(int socket, FuseLoan what);
 
 /// Returns a substitute for the kernel's INIT request. The kernel sends INIT only once, to the
 /// mount's first server, and libfuse serves no request before it. The kernel never used this
@@ -192,24 +197,29 @@ Result<void> enter_fuse_sandbox(int descriptors) {
 
 // --- mount sharing ---
 
-Result<bool> borrow(FuseLoan& served) {
+Result<void> borrow(FuseLoan& served) {
   FuseLoan loan;
   const auto lent =
-      SPC_TRY_DURING("wait for the file to serve", receive_struct(kFuseImage, loan, 2));
-  if (lent.empty()) return Error(ErrorKind::internal, "wait for the file to serve: none has come");
-  served.offset = loan.offset;
-  const bool joins = lent.size() == 2;
+      SPC_TRY_DURING("wait for the file to serve", receive_struct(kFuseImage, loan, 3));
+  const std::size_t image = loan.joins ? 1 : 0, hashes = image + (loan.verified_bytes > 0 ? 1 : 0);
+  if (lent.size() != hashes + 1)
+    return Error(ErrorKind::internal, "wait for the file to serve: none has come");
   const auto device = static_cast<std::uint32_t>(lent[0].get());
-  if (joins && ::ioctl(kFuseDevice, FUSE_DEV_IOC_CLONE, &device) != 0)
+  if (loan.joins && ::ioctl(kFuseDevice, FUSE_DEV_IOC_CLONE, &device) != 0)
     return Error::from_errno(errno, "clone a FUSE device");
-  if (joins) served.for_root = loan.for_root;
-  if (::dup2(lent.back().get(), kFuseImage) < 0) return Error::from_errno(errno, "take the image");
-  return joins;
+  if (!loan.joins) loan.for_root = served.for_root;
+  if (::dup2(lent[image].get(), kFuseImage) < 0 ||
+      (hashes > image && ::dup2(lent[hashes].get(), kFuseHashes) < 0))
+    return Error::from_errno(errno, "take the image");
+  served = loan;
+  return {};
 }
 
-void lend(int socket, const FuseLoan& what) {
-  const int passed[] = {kFuseDevice, kFuseImage};
-  [[maybe_unused]] const auto sent = send_struct(socket, what, passed, WhenFull::fail);
+void lend(int socket, FuseLoan what) {
+  what.joins = true;
+  const int passed[] = {kFuseDevice, kFuseImage, kFuseHashes};
+  [[maybe_unused]] const auto sent = send_struct(
+      socket, what, std::span(passed).first(what.verified_bytes > 0 ? 3 : 2), WhenFull::fail);
 }
 
 std::vector<std::byte> first_request() {
@@ -599,6 +609,102 @@ const fuse_lowlevel_ops& FileSystem::operations() {
   return kOperations;
 }
 
+// --- image in place ---
+
+namespace {
+
+/// Opens a socket to the system's log as kFuseLog. Without it the errors stay in the programs that
+/// read.
+void open_log() {
+  const UniqueFd log(::socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  sockaddr_un address{.sun_family = AF_UNIX, .sun_path = "/dev/log"};
+  if (::connect(log.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0)
+    ::dup2(log.get(), kFuseLog);
+}
+
+Digest sha256_of(std::span<const std::byte> bytes) {
+  Digest digest;
+  SHA256_CTX hash;
+  ::SHA256_Init(&hash);
+  ::SHA256_Update(&hash, bytes.data(), bytes.size());
+  ::SHA256_Final(digest.bytes.data(), &hash);
+  return digest;
+}
+
+/// A layer in the shared store. Bytes are verified each time they are read from the file, because
+/// its server may give others the next time.
+class LayerInPlace final : public VerifiedFile {
+ public:
+  /// Reads the list of hashes. Error: it is not the expected one.
+  static Result<std::unique_ptr<LayerInPlace>> open(const FuseLoan& loan) {
+    if (loan.verified_bytes > kMostBytes) return damaged("a layer that is too large");
+    std::vector<Digest> hashes((loan.verified_bytes + kVerifiedChunk - 1) / kVerifiedChunk);
+    const auto list = std::as_writable_bytes(std::span(hashes));
+    SPC_TRY(ImageFile(kFuseHashes, 0, list.size()).read(0, list));
+    if (sha256_of(list) != loan.hashes) return damaged("the list of its hashes was changed");
+    return std::unique_ptr<LayerInPlace>(new LayerInPlace(loan, std::move(hashes)));
+  }
+
+  Result<void> read(std::uint64_t position, std::span<std::byte> into) override {
+    while (!into.empty()) {
+      const std::uint64_t chunk = position / kVerifiedChunk, from = position % kVerifiedChunk;
+      const auto size = static_cast<std::size_t>(
+          std::min(kVerifiedChunk, loan_.verified_bytes - chunk * kVerifiedChunk));
+      const std::size_t part = std::min(into.size(), size - static_cast<std::size_t>(from));
+      if (part == size) {
+        SPC_TRY(load(chunk, into.first(size)));
+      } else {
+        const auto block = SPC_TRY(chunks_.get(chunk, [&] { return loaded(chunk, size); }));
+        std::memcpy(into.data(), block->bytes.get() + from, part);
+      }
+      into = into.subspan(part);
+      position += part;
+    }
+    return {};
+  }
+
+ private:
+  static constexpr std::uint64_t kMostBytes = std::uint64_t{1} << 40U;
+  static constexpr std::size_t kCachedBytes = 8 << 20;
+  static constexpr int kMostLines = 20;
+
+  LayerInPlace(const FuseLoan& loan, std::vector<Digest> hashes)
+      : loan_(loan), hashes_(std::move(hashes)) {}
+
+  Result<void> load(std::uint64_t chunk, std::span<std::byte> into) {
+    const ImageFile file(kFuseImage, 0, loan_.verified_bytes);
+    auto read = file.read(chunk * kVerifiedChunk, into);
+    if (read && sha256_of(into) == hashes_[chunk]) return {};
+    const std::string reason = read ? "was changed" : read.error().message();
+    if (++lines_ <= kMostLines)
+      log("layer " + loan_.layer.str() + " in the shared store: byte " +
+          std::to_string(chunk * kVerifiedChunk) + ": " + reason);
+    return read ? damaged("a chunk that was changed") : std::move(read);
+  }
+
+  Result<Block> loaded(std::uint64_t chunk, std::size_t size) {
+    Block block{.bytes = std::unique_ptr<std::byte[]>(new std::byte[size]), .size = size};
+    SPC_TRY(load(chunk, {block.bytes.get(), size}));
+    return block;
+  }
+
+  static void log(const std::string& text) {
+    const std::string line = "<27>spank-container: " + text;  // daemon.err
+    iovec bytes{const_cast<char*>(line.data()), line.size()};
+    msghdr message{};
+    message.msg_iov = &bytes;
+    message.msg_iovlen = 1;
+    [[maybe_unused]] const auto sent = ::sendmsg(kFuseLog, &message, MSG_NOSIGNAL);
+  }
+
+  const FuseLoan loan_;
+  const std::vector<Digest> hashes_;
+  Cache<Block> chunks_{kCachedBytes};
+  std::atomic<int> lines_ = 0;
+};
+
+}  // namespace
+
 // --- main program ---
 
 // `fuse OFFSET`: serves the image at OFFSET of a file through a FUSE device, or, given a socket
@@ -653,20 +759,24 @@ bool may_begin() {
 Result<void> run(FuseLoan served) {
   struct stat image {};
   const bool waits = ::fstat(kFuseImage, &image) == 0 && S_ISSOCK(image.st_mode);
-  const bool joins = waits && SPC_TRY(borrow(served));
+  if (waits) SPC_TRY(borrow(served));
+  if (served.verified_bytes > 0) open_log();
   const auto files =
       served.for_root ? FileSystem::create(0, 0) : FileSystem::create(::getuid(), ::getgid());
   fuse_session* session = SPC_TRY(make_session(*files, kFuseDevice));
   Workers workers({session});
+  std::unique_ptr<LayerInPlace> in_place;
   const auto ready = [&]() -> Result<void> {
     // One more descriptor: the socket of a joining server.
-    SPC_TRY_DURING("entering the sandbox", enter_fuse_sandbox(kFuseStatus + 2));
-    files->serve(SPC_TRY(open_image(kFuseImage, served.offset)));
+    SPC_TRY_DURING("entering the sandbox", enter_fuse_sandbox(kFuseLog + 2));
+    if (served.verified_bytes > 0) in_place = SPC_TRY(LayerInPlace::open(served));
+    files->serve(SPC_TRY(in_place ? open_image(ImageFile(*in_place, served.verified_bytes))
+                                  : open_image(kFuseImage, served.offset)));
     return {};
   }();
   send_status(ready ? FuseStatus() : FuseStatus{WireError(ready.error())});
-  if (!ready || (!joins && !may_begin())) ::_exit(1);
-  if (joins) {
+  if (!ready || (!served.joins && !may_begin())) ::_exit(1);
+  if (served.joins) {
     auto request = first_request();
     const fuse_buf buffer{
         .size = request.size(), .flags = {}, .mem = request.data(), .fd = -1, .pos = 0};
@@ -750,6 +860,9 @@ int main(int argc, char** argv) {
   }
   const std::size_t kept = together ? images.size() : 0;
   ::syscall(SYS_close_range, spc::kFuseTogether + kept, ~0U, 0);
+  // So that received descriptors get higher numbers.
+  for (const int reserved : {spc::kFuseHashes, spc::kFuseLog})
+    if (!together) ::dup2(STDIN_FILENO, reserved);
   // Blocks all signals but SIGKILL and SIGSTOP: a step's signals are meant for its tasks, which
   // need their files to handle them. The server stays in the agent's process group, for which
   // slurmstepd waits. If the agent is killed, the server continues, because the tasks still need

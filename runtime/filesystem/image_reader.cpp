@@ -16,6 +16,7 @@ namespace spc::fuse {
 Result<void> ImageFile::read(std::uint64_t position, std::span<std::byte> into) const {
   if (position > size_ || into.size() > size_ - position)
     return damaged("a position beyond the end of the image");
+  if (verified_ != nullptr) return verified_->read(position, into);
   std::uint64_t at = offset_ + position;
   while (!into.empty()) {
     const ssize_t got = ::pread(file_, into.data(), into.size(), static_cast<off_t>(at));
@@ -106,12 +107,8 @@ Result<std::vector<Piece>> ImageReader::read(const Inode& file, std::uint64_t st
   return pieces;
 }
 
-Result<std::unique_ptr<ImageReader>> open_image(int file, std::uint64_t offset, std::uint64_t size,
-                                                Unpacker unpacker, const CacheLimits& limits,
-                                                ErofsForm form) {
-  if (offset > size)
-    return Error(ErrorKind::corrupt, "the squashfs starts beyond the end of the file");
-  const ImageFile image(file, offset, size - offset);
+Result<std::unique_ptr<ImageReader>> open_image(const ImageFile& image, Unpacker unpacker,
+                                                const CacheLimits& limits, ErofsForm form) {
   std::array<std::byte, kErofsHeadBytes> head{};
   const auto there = std::span(head).first(
       static_cast<std::size_t>(std::min<std::uint64_t>(image.size(), head.size())));

@@ -149,22 +149,37 @@ struct CacheLimits {
   std::size_t directories = 16 << 20;
 };
 
+/// Reads bytes of a file that others may change, and verifies each of them. Thread-safe.
+class VerifiedFile {
+ public:
+  virtual ~VerifiedFile() = default;
+  /// Reads exactly into.size() bytes within the file. Error: they are not the expected ones.
+  virtual Result<void> read(std::uint64_t position, std::span<std::byte> into) = 0;
+};
+
 /// The bytes of an image: `size` bytes at `offset` of a file. The caller owns the descriptor.
 class ImageFile {
  public:
   ImageFile(int file, std::uint64_t offset, std::uint64_t size)
       : file_(file), offset_(offset), size_(size) {}
+  /// The caller owns `verified`.
+  ImageFile(VerifiedFile& verified, std::uint64_t size) : size_(size), verified_(&verified) {}
 
   [[nodiscard]] std::uint64_t size() const { return size_; }
   /// Returns the image limited to its first `size` bytes.
-  [[nodiscard]] ImageFile first(std::uint64_t size) const { return {file_, offset_, size}; }
+  [[nodiscard]] ImageFile first(std::uint64_t size) const {
+    ImageFile image = *this;
+    image.size_ = size;
+    return image;
+  }
   /// Reads exactly into.size() bytes, or returns an error.
   Result<void> read(std::uint64_t position, std::span<std::byte> into) const;
 
  private:
-  int file_;
-  std::uint64_t offset_;
+  int file_ = -1;
+  std::uint64_t offset_ = 0;
   std::uint64_t size_;
+  VerifiedFile* verified_ = nullptr;
 };
 
 // --- image reader ---
@@ -309,13 +324,14 @@ class ImageReader {
 /// may contain itself.
 enum class ErofsForm { of_the_store, of_users };
 
-/// Opens the EROFS or squashfs image at `offset` of a file of this `size`. The caller owns the
-/// descriptor.
-Result<std::unique_ptr<ImageReader>> open_image(int file, std::uint64_t offset, std::uint64_t size,
-                                                Unpacker unpacker, const CacheLimits& limits,
+/// Opens an EROFS or squashfs image.
+Result<std::unique_ptr<ImageReader>> open_image(const ImageFile& image, Unpacker unpacker,
+                                                const CacheLimits& limits,
                                                 ErofsForm form = ErofsForm::of_the_store);
 /// Opens an image of any writer for `fuse`: a squashfs or EROFS of any supported compression, or an
 /// ext2, ext3 or ext4 file system.
+Result<std::unique_ptr<ImageReader>> open_image(const ImageFile& image);
+/// The same at `offset` of a file. The caller owns the descriptor.
 Result<std::unique_ptr<ImageReader>> open_image(int file, std::uint64_t offset);
 
 // Limits for readers of all formats.

@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "base/digest.hpp"
 #include "protocol/wire_error.hpp"
 
 namespace spc {
@@ -16,6 +17,8 @@ inline constexpr char kFuseForRoot[] = "r";
 inline constexpr int kFuseDevice = 3;
 inline constexpr int kFuseImage = 4;   ///< the file, open for reading, or the socket for a FuseLoan
 inline constexpr int kFuseStatus = 5;  ///< SEQPACKET: FuseStatus, then FuseOrder
+inline constexpr int kFuseHashes = 6;  ///< of an image in place: its list of hashes
+inline constexpr int kFuseLog = 7;     ///< a datagram socket to the system's log, if there is one
 
 /// `scontainer` starts `fuse together OFFSET...`, one server for all images of a container, before
 /// it enters the container's user namespace. The files are the descriptors from kFuseTogether on,
@@ -48,13 +51,23 @@ enum class FuseOrder : std::uint32_t {
   devices  ///< with the devices of all files
 };
 
-/// Sent by the leader with a file of the user, or by a server to a joining one with the device of
-/// the mount and the file. The receiver closes the passed device once it is cloned: the kernel
-/// fails a server's pending requests when all holders have closed its device. All senders and
-/// receivers are processes of the same user.
+/// Sent with the file to serve: by the leader with a file of the user, by `import` with a layer of
+/// the shared store that is used in place, or by a server to a joining one with the device of the
+/// mount before the file. The receiver closes the passed device once it is cloned: the kernel fails
+/// a server's pending requests when all holders have closed its device. Senders are processes of
+/// the same user, or the service user.
 struct FuseLoan {
   std::uint64_t offset = 0;
   bool for_root = false;
+  bool joins = false;  ///< the device precedes the file
+  /// Not 0: an image in place, of which each read is verified. The list of hashes follows the file.
+  std::uint64_t verified_bytes = 0;  ///< of the image
+  Digest layer;                      ///< for messages
+  Digest hashes;                     ///< SHA-256 of the list
 };
+
+/// The list of an image's hashes: the SHA-256 of each chunk of this size, the last one shorter,
+/// without anything else.
+inline constexpr std::uint64_t kVerifiedChunk = 64 << 10;
 
 }  // namespace spc

@@ -25,7 +25,8 @@ struct ImageRecordHeader {
   char magic[8] = {};
   std::uint32_t layer_count = 0;
   std::uint32_t layer_format = 0;  ///< of its layers: image/store/store.hpp
-  std::int64_t unused = 0;
+  std::uint32_t in_place = 0;  ///< 1: the layers are read from the shared store, by `import`
+  std::uint32_t unused = 0;
   /// Records `key=value\0` for the task: env, workdir, entrypoint, cmd, user (repeated keys keep
   /// their order), and the facts that `import` found in its files: fact and labels
   /// (convert/facts.hpp), absent in older records.

@@ -37,6 +37,9 @@ enum class ImportMessageKind : std::uint32_t {
   meter = 8,
   /// a sealed memory file with the image's configuration; only if the request is only_digest
   config = 12,
+  /// requests a `fuse` for a layer of the shared store that is used in place, bottom layer first;
+  /// the reply is an object_socket, on which `import` sends a FuseLoan (protocol/fuse.hpp)
+  serve = 22,
 
   // import -> publisher, over the object's socket. Closing it abandons the object.
   written = 13,  ///< the layer's report has arrived; the reply is `ended`
@@ -49,7 +52,7 @@ enum class ImportMessageKind : std::uint32_t {
   grant = 11,  ///< the same for the user in `done` alone
 
   // agent -> import
-  object_socket = 16,  ///< reply to object: one descriptor, a socket to the publisher
+  object_socket = 16,  ///< reply to object: a socket to the publisher; to serve: to the `fuse`
   refused = 18,        ///< reply to any request, with its digest: error has the reason
   obeyed = 19,         ///< reply to evict, record, name and grant, with their digest
 

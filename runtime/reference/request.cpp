@@ -139,6 +139,7 @@ std::string ImportRequest::serialize() const {
   if (record) add("record", "yes");
   if (step_nodes != 0) add("step_nodes", std::to_string(step_nodes));
   if (only_digest) add("only_digest", "yes");
+  if (own_layers) add("own_layers", "yes");
   if (only_shared) add("only_shared", "yes");
   return out;
 }
@@ -175,6 +176,8 @@ Result<ImportRequest> ImportRequest::parse(std::string_view bytes) {
       request.record = value == "yes";
     } else if (key == "only_digest") {
       request.only_digest = value == "yes";
+    } else if (key == "own_layers") {
+      request.own_layers = value == "yes";
     } else if (key == "only_shared") {
       request.only_shared = value == "yes";
     } else if (key == "uid") {

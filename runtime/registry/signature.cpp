@@ -73,6 +73,44 @@ bool PublicKey::has_signed(std::string_view message, std::string_view signature)
   return signed_by_it;
 }
 
+namespace {
+
+constexpr std::size_t kMostKey = 64 << 10;
+
+}  // namespace
+
+Result<PublicKey> PublicKey::of_file(const std::string& path, uid_t owner) {
+  const auto file = SPC_TRY(open_trusted_file(path, "signature key", owner));
+  const std::string pem =
+      SPC_TRY_DURING("signature key " + in_quotes(path), read_file(file.get(), kMostKey));
+  return parse(pem, path);
+}
+
+Result<std::string> sign_by_key_in(const std::string& path, std::string_view message) {
+  const std::string step = "signing key " + in_quotes(path);
+  const UniqueFd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  if (!file) return Error::from_errno(errno, step);
+  std::string pem = SPC_TRY_DURING(step, read_file(file.get(), kMostKey));
+  const std::unique_ptr<BIO, FreeBio> bio(
+      BIO_new_mem_buf(pem.data(), static_cast<int>(pem.size())));
+  const auto free_key = [](EVP_PKEY* key) { EVP_PKEY_free(key); };
+  const std::unique_ptr<EVP_PKEY, decltype(free_key)> key(
+      bio ? PEM_read_bio_PrivateKey(bio.get(), nullptr, nullptr, nullptr) : nullptr, free_key);
+  explicit_bzero(pem.data(), pem.size());
+  const std::unique_ptr<EVP_MD_CTX, FreeContext> context(EVP_MD_CTX_new());
+  std::string signature(64, '\0');
+  std::size_t size = signature.size();
+  const bool is_signed =
+      key && EVP_PKEY_base_id(key.get()) == EVP_PKEY_ED25519 && context &&
+      EVP_DigestSignInit(context.get(), nullptr, nullptr, nullptr, key.get()) == 1 &&
+      EVP_DigestSign(context.get(), reinterpret_cast<unsigned char*>(signature.data()), &size,
+                     octets(message), message.size()) == 1;
+  ERR_clear_error();
+  if (is_signed) return signature;
+  return Error(ErrorKind::invalid, step + ": is not an Ed25519 private key in PEM form")
+      .hint("openssl genpkey -algorithm ed25519 -out " + path);
+}
+
 // --- attached signatures ---
 
 namespace {
@@ -230,15 +268,6 @@ std::vector<ImageSignature> merged(std::vector<ImageSignature> added,
 
 namespace {
 
-constexpr std::size_t kMostKey = 64 << 10;
-
-Result<PublicKey> key_in_file(const std::string& path, uid_t owner) {
-  const auto file = SPC_TRY(open_trusted_file(path, "signature key", owner));
-  const std::string pem =
-      SPC_TRY_DURING("signature key " + in_quotes(path), read_file(file.get(), kMostKey));
-  return PublicKey::parse(pem, path);
-}
-
 Result<PublicKey> key_in_text(const std::string& text) {
   const auto pem = from_base64(text);
   if (!pem) return Error(ErrorKind::invalid, "keyData: is not base64");
@@ -286,7 +315,7 @@ Result<RequirementCheck> RequirementCheck::prepare(const TrustPolicy::Found& fou
 Result<void> RequirementCheck::add(const TrustRequirement& requirement, uid_t owner) {
   SignedBy wanted{.keys = {}, .identity = requirement.identity};
   for (const std::string& path : requirement.key_paths)
-    wanted.keys.push_back(SPC_TRY(key_in_file(path, owner)));
+    wanted.keys.push_back(SPC_TRY(PublicKey::of_file(path, owner)));
   for (const std::string& text : requirement.key_data)
     wanted.keys.push_back(SPC_TRY_DURING(scope_, key_in_text(text)));
   signed_by_.push_back(std::move(wanted));

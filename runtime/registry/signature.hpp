@@ -24,6 +24,8 @@ class PublicKey {
  public:
   /// Parses PEM (`BEGIN PUBLIC KEY`). `name` is its name in messages: its file or a fingerprint.
   static Result<PublicKey> parse(std::string_view pem, std::string name);
+  /// Reads a file that only `owner` and root can have written (open_trusted_file()).
+  static Result<PublicKey> of_file(const std::string& path, uid_t owner);
 
   [[nodiscard]] const std::string& name() const { return name_; }
   /// Returns whether `signature` (ECDSA: in DER) is a signature of `message` by this key.
@@ -40,6 +42,9 @@ class PublicKey {
   Handle key_;
   std::string name_;
 };
+
+/// Signs `message` with the Ed25519 private key in a PEM file. Error: the file has no such key.
+Result<std::string> sign_by_key_in(const std::string& path, std::string_view message);
 
 // --- attached signatures ---
 

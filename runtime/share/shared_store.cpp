@@ -17,7 +17,9 @@
 #include "base/file.hpp"
 #include "base/format.hpp"
 #include "base/hash.hpp"
+#include "base/text.hpp"
 #include "base/unique_fd.hpp"
+#include "protocol/fuse.hpp"
 
 namespace spc {
 
@@ -178,7 +180,8 @@ bool is_file_of(int file, std::uint64_t size) {
 
 }  // namespace
 
-Result<SharedStore> SharedStore::open(const std::string& directory, std::uint64_t max_size) {
+Result<SharedStore> SharedStore::open(const std::string& directory, std::uint64_t max_size,
+                                      std::int64_t grace) {
   const auto opened = [&]() -> Result<SharedStore> {
     const UniqueFd top(::open(directory.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
     if (!top) return Error::from_errno(errno, "open it");
@@ -186,12 +189,15 @@ Result<SharedStore> SharedStore::open(const std::string& directory, std::uint64_
     SharedStore store;
     store.directory_ = directory;
     store.max_size_ = max_size;
+    store.grace_ = grace;
     const UniqueFd blobs = SPC_TRY(make_directory(top.get(), "blobs"));
     store.blobs_ = SPC_TRY(make_directory(blobs.get(), "sha256"));
     store.layers_ = SPC_TRY(make_directory(top.get(), "layers"));
+    store.images_ = SPC_TRY(make_directory(top.get(), "images"));
     store.delivered_ = SPC_TRY(make_directory(top.get(), "delivered"));
     store.leases_ = SPC_TRY(make_directory(top.get(), "leases"));
     store.temporary_ = SPC_TRY(make_directory(top.get(), "tmp"));
+    store.trash_ = SPC_TRY(make_directory(top.get(), "trash"));
     return store;
   };
   return SPC_TRY_DURING("shared store " + in_quotes(directory), opened());
@@ -316,7 +322,7 @@ void SharedStore::remove(const Digest& blob) const {
 
 namespace {
 
-constexpr std::size_t kPieceBytes = std::size_t{1} << 20;
+constexpr std::uint64_t kPieceBytes = std::uint64_t{1} << 20;
 
 /// Makes the client ask its server: NFS may cache missing entries for half a minute.
 void ask_server(int directory) {
@@ -326,21 +332,27 @@ void ask_server(int directory) {
 
 std::string path_of(const SharedStore::Layer& layer) { return layer.form + "/" + layer.name.hex(); }
 
+Result<void> read_exactly(int file, std::uint64_t at, std::span<std::byte> into) {
+  while (!into.empty()) {
+    const ssize_t got = ::pread(file, into.data(), into.size(), static_cast<off_t>(at));
+    if (got < 0 && errno == EINTR) continue;
+    if (got <= 0) return Error::from_errno(got < 0 ? errno : EIO, "read it");
+    into = into.subspan(static_cast<std::size_t>(got));
+    at += static_cast<std::uint64_t>(got);
+  }
+  return {};
+}
+
 /// Copies from the file's beginning. Returns the digest of the bytes.
 Result<Digest> copy_bytes(int from, int to, std::uint64_t size) {
   std::vector<std::byte> piece(kPieceBytes);
   Sha256 hash;
-  for (std::uint64_t at = 0; at < size;) {
-    const ssize_t got =
-        ::pread(from, piece.data(),
-                static_cast<std::size_t>(std::min<std::uint64_t>(piece.size(), size - at)),
-                static_cast<off_t>(at));
-    if (got < 0 && errno == EINTR) continue;
-    if (got <= 0) return Error::from_errno(got < 0 ? errno : EIO, "read it");
-    const auto bytes = std::span(piece).first(static_cast<std::size_t>(got));
+  for (std::uint64_t at = 0; at < size; at += piece.size()) {
+    const auto bytes =
+        std::span(piece).first(static_cast<std::size_t>(std::min(kPieceBytes, size - at)));
+    SPC_TRY(read_exactly(from, at, bytes));
     hash.update(bytes);
     SPC_TRY(write_all(to, bytes));
-    at += bytes.size();
   }
   return hash.finish();
 }
@@ -400,7 +412,140 @@ Result<void> SharedStore::keep_layer(const Layer& layer, int from) const {
 }
 
 void SharedStore::remove_layer(const Layer& layer) const {
-  ::unlinkat(layers_.get(), path_of(layer).c_str(), 0);
+  remove_file(layers_.get(), path_of(layer));
+}
+
+// --- images in place ---
+
+namespace {
+
+constexpr char kHashes[] = ".hashes";  // appended to the name of a layer's file
+constexpr std::size_t kMostNote = 1 << 20;
+constexpr std::string_view kNoteKind = "spank-container image in place 1";
+constexpr std::string_view kSignatureKey = "\nsignature ";
+
+/// Returns the list of hashes of a file.
+Result<std::string> hashes_of(int file, std::uint64_t size) {
+  std::string hashes;
+  std::vector<std::byte> piece(kVerifiedChunk);
+  for (std::uint64_t at = 0; at < size; at += kVerifiedChunk) {
+    const auto chunk =
+        std::span(piece).first(static_cast<std::size_t>(std::min(kVerifiedChunk, size - at)));
+    SPC_TRY(read_exactly(file, at, chunk));
+    Sha256 hash;
+    hash.update(chunk);
+    const Digest digest = hash.finish();
+    hashes.append(reinterpret_cast<const char*>(digest.bytes.data()), digest.bytes.size());
+  }
+  return hashes;
+}
+
+std::string note_name(const Digest& manifest, std::string_view place, std::string_view form) {
+  return formatted("{}.{}.{}", manifest.hex(), key_of(place).substr(0, 16), form);
+}
+
+}  // namespace
+
+std::string ImageInPlace::serialize() const {
+  std::string text =
+      formatted("{}\nmanifest {}\nplace {}\nform {}\n", kNoteKind, manifest.str(), place, form);
+  for (const Layer& layer : layers)
+    text += formatted("layer {} {} {}\n", layer.name.str(), layer.bytes, layer.hashes.str());
+  return text + "facts " + base64(facts);
+}
+
+Result<ImageInPlace> ImageInPlace::parse(std::string_view text) {
+  ImageInPlace image;
+  bool is_right = text.starts_with(kNoteKind);
+  for (const std::string_view line : split(text, '\n')) {
+    const auto words = split(line, ' ');
+    const auto digest_at = [&](std::size_t i) {
+      const auto digest = Digest::parse(std::string(words[i]));
+      is_right = is_right && digest;
+      return digest ? *digest : Digest();
+    };
+    if (words[0] == "layer" && words.size() == 4) {
+      Layer layer{.name = digest_at(1), .hashes = digest_at(3)};
+      is_right = is_right && read_number(words[2], layer.bytes);
+      image.layers.push_back(layer);
+    } else if (words[0] == "manifest" && words.size() == 2) {
+      image.manifest = digest_at(1);
+    } else if (words[0] == "place" && words.size() == 2) {
+      image.place = words[1];
+    } else if (words[0] == "form" && words.size() == 2) {
+      image.form = words[1];
+    } else if (words[0] == "facts" && words.size() == 2) {
+      image.facts = from_base64(words[1]).value_or("");
+    } else if (line != kNoteKind) {
+      is_right = false;
+    }
+  }
+  if (is_right && !image.layers.empty()) return image;
+  return Error(ErrorKind::corrupt, "the note of an image in the shared store is corrupt");
+}
+
+Result<ImageInPlace::Layer> SharedStore::place_layer(const Layer& layer, int from) const {
+  const std::string path = path_of(layer), list = path + kHashes;
+  const std::string step = "write the hashes of a layer into shared store " + in_quotes(directory_);
+  struct stat status {};
+  if (::fstat(from, &status) != 0) return Error::from_errno(errno, step);
+  const auto size = static_cast<std::uint64_t>(status.st_size);
+  // The hashes are those of this node's own file: another node may have written the one there.
+  const std::string hashes = SPC_TRY_DURING(step, hashes_of(from, size));
+  const ImageInPlace::Layer placed{.name = layer.name, .bytes = size, .hashes = Sha256::of(hashes)};
+  if (open_layer({.form = layer.form}, placed)) return placed;
+  remove_layer(layer);
+  SPC_TRY(keep_layer(layer, from));
+  auto file = SPC_TRY(new_blob(layer.name, hashes.size()));
+  SPC_TRY_DURING(step, write_all(file.file(), hashes));
+  if (::fsync(file.file()) != 0 ||
+      ::renameat(temporary_.get(), file.name().c_str(), layers_.get(), list.c_str()) != 0)
+    return Error::from_errno(errno, step);
+  return placed;
+}
+
+Result<void> SharedStore::note_image(const ImageInPlace& image, std::string_view signature) const {
+  std::string text = image.serialize();
+  if (!signature.empty()) text.append(kSignatureKey).append(base64(signature));
+  const std::string step = "write the note of an image into shared store " + in_quotes(directory_);
+  auto file = SPC_TRY(new_blob(image.manifest, text.size()));
+  SPC_TRY_DURING(step, write_all(file.file(), text));
+  if (::fsync(file.file()) != 0 ||
+      ::renameat(temporary_.get(), file.name().c_str(), images_.get(),
+                 note_name(image.manifest, image.place, image.form).c_str()) != 0)
+    return Error::from_errno(errno, step);
+  return {};
+}
+
+std::optional<SharedStore::ImageNote> SharedStore::image_note(const Digest& manifest,
+                                                              std::string_view place,
+                                                              std::string_view form) const {
+  refresh(images_.get());
+  const UniqueFd file =
+      open_below(images_.get(), note_name(manifest, place, form), O_RDONLY | O_NONBLOCK);
+  auto text = file ? read_file(file.get(), kMostNote) : Result<std::string>(std::string());
+  if (!text || text->empty()) return std::nullopt;
+  const std::size_t end = text->rfind(kSignatureKey);
+  if (end == std::string::npos) return ImageNote{.text = *std::move(text), .signature = {}};
+  return ImageNote{.text = text->substr(0, end),
+                   .signature = from_base64(text->substr(end + kSignatureKey.size())).value_or("")};
+}
+
+Result<SharedStore::OpenLayer> SharedStore::open_layer(const ImageInPlace& image,
+                                                       const ImageInPlace::Layer& layer) const {
+  const std::string path = path_of({image.form, layer.name, {}, {}});
+  OpenLayer opened{.file = open_below(layers_.get(), path, O_RDONLY | O_NONBLOCK),
+                   .hashes = open_below(layers_.get(), path + kHashes, O_RDONLY | O_NONBLOCK)};
+  const std::uint64_t list = (layer.bytes + kVerifiedChunk - 1) / kVerifiedChunk * sizeof(Digest);
+  const bool is_there = opened.file && opened.hashes && is_file_of(opened.hashes.get(), list) &&
+                        is_file_of(opened.file.get(), layer.bytes + sizeof(Digest));
+  const auto hashes = is_there ? read_file(opened.hashes.get(), list) : Result(std::string());
+  if (!is_there || !hashes || Sha256::of(*hashes) != layer.hashes)
+    return Error(ErrorKind::not_found, formatted("layer {} is not there, or was changed",
+                                                 in_quotes(layer.name.str())));
+  ::futimens(opened.file.get(), nullptr);
+  ::futimens(opened.hashes.get(), nullptr);
+  return opened;
 }
 
 // --- eviction ---
@@ -503,7 +648,8 @@ std::int64_t SharedStore::time_there() const {
 std::size_t SharedStore::remove_strays(std::int64_t now, bool dry) const {
   std::size_t removed = 0;
   for (const auto& [directory, age] :
-       {std::pair(temporary_.get(), kFileAge), std::pair(leases_.get(), kLeaseAge)}) {
+       {std::pair(temporary_.get(), kFileAge), std::pair(leases_.get(), kLeaseAge),
+        std::pair(trash_.get(), grace_)}) {
     for (DirectoryReader files(opened_again(directory)); files.next();) {
       const auto status = file_at(files);
       if (!status || status->st_mtim.tv_sec >= now - age) continue;
@@ -513,7 +659,15 @@ std::size_t SharedStore::remove_strays(std::int64_t now, bool dry) const {
   return removed;
 }
 
-/// Removes files. Open files survive removal.
+/// Removes a file, which a node may have open. A layer that nodes use in place first goes to the
+/// trash: an NFS server forgets a removed file.
+bool SharedStore::remove_file(int directory, const std::string& path) const {
+  if (grace_ == 0 || directory != layers_.get()) return ::unlinkat(directory, path.c_str(), 0) == 0;
+  const std::string name = path.substr(path.find('/') + 1) + "." + random_text();
+  ::utimensat(directory, path.c_str(), nullptr, AT_SYMLINK_NOFOLLOW);
+  return ::renameat(directory, path.c_str(), trash_.get(), name.c_str()) == 0;
+}
+
 SharedStore::Removed SharedStore::evict(std::uint64_t needed, std::int64_t used_before,
                                         bool dry) const {
   const auto files = this->files();
@@ -522,7 +676,7 @@ SharedStore::Removed SharedStore::evict(std::uint64_t needed, std::int64_t used_
   Removed removed;
   for (const File& file : files) {
     if ((max_size_ == 0 || total <= max_size_) && file.used_at >= used_before) break;
-    if (!dry && ::unlinkat(file.directory, file.path.c_str(), 0) != 0) continue;
+    if (!dry && !remove_file(file.directory, file.path)) continue;
     total -= file.bytes;
     removed.bytes += file.bytes;
     ++removed.files;

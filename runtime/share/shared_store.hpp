@@ -78,6 +78,27 @@ class WatchedLease {
 Result<std::optional<Lease>> take_lease(int directory, const std::string& name,
                                         WatchedLease& others);
 
+// --- image in place ---
+
+/// A note in the shared store on an image whose layers nodes use in place. Its writer vouches that
+/// `place` has delivered the image and that its layers have these bytes.
+struct ImageInPlace {
+  struct Layer {
+    Digest name;              ///< as in a node's store
+    std::uint64_t bytes = 0;  ///< of its file, without the digest at the end
+    Digest hashes;            ///< SHA-256 of its list of hashes (protocol/fuse.hpp)
+  };
+
+  Digest manifest;
+  std::string place, form;
+  std::vector<Layer> layers;  ///< bottom layer first
+  std::string facts;          ///< records of convert/facts.hpp
+
+  /// Returns the text that a site signs.
+  [[nodiscard]] std::string serialize() const;
+  static Result<ImageInPlace> parse(std::string_view text);
+};
+
 // --- shared store ---
 
 /// `[shared]` of config.toml: a directory on a file system that all nodes see, with blobs and
@@ -86,8 +107,10 @@ Result<std::optional<Lease>> take_lease(int directory, const std::string& name,
 class SharedStore {
  public:
   /// Creates the subdirectories. Error: the directory is missing, or is not owned by the calling
-  /// user with access for that user only. `max_size`: bytes of all blobs, 0 for no limit.
-  static Result<SharedStore> open(const std::string& directory, std::uint64_t max_size);
+  /// user with access for that user only. `max_size`: bytes of all blobs, 0 for no limit. `grace`:
+  /// seconds for which removed layers stay readable for nodes that use them in place.
+  static Result<SharedStore> open(const std::string& directory, std::uint64_t max_size,
+                                  std::int64_t grace = 0);
 
   /// Returns the path as configured by the site.
   [[nodiscard]] const std::string& directory() const { return directory_; }
@@ -162,6 +185,25 @@ class SharedStore {
   Result<void> keep_layer(const Layer& layer, int from) const;
   void remove_layer(const Layer& layer) const;
 
+  // --- images in place: `[shared] use = "in-place"` ---
+  /// Stores the file as this layer, unless the layer is there, with the list of its hashes.
+  [[nodiscard]] Result<ImageInPlace::Layer> place_layer(const Layer& layer, int from) const;
+  /// Publishes the note of an image, whose layers are there. `signature`: of its text; may be
+  /// empty.
+  Result<void> note_image(const ImageInPlace& image, std::string_view signature) const;
+  /// A note as read, which anyone can have written that can write here.
+  struct ImageNote {
+    std::string text, signature;
+  };
+  [[nodiscard]] std::optional<ImageNote> image_note(const Digest& manifest, std::string_view place,
+                                                    std::string_view form) const;
+  struct OpenLayer {
+    UniqueFd file, hashes;
+  };
+  /// Opens a layer to use it in place, and marks the use. Error: it is not there.
+  [[nodiscard]] Result<OpenLayer> open_layer(const ImageInPlace& image,
+                                             const ImageInPlace::Layer& layer) const;
+
   // --- administration ---
   struct Blob {
     Digest digest;
@@ -192,14 +234,16 @@ class SharedStore {
   [[nodiscard]] std::vector<File> files() const;
   [[nodiscard]] std::int64_t time_there() const;
   [[nodiscard]] std::size_t remove_strays(std::int64_t now, bool dry) const;
+  bool remove_file(int directory, const std::string& path) const;
   [[nodiscard]] Removed evict(std::uint64_t needed, std::int64_t used_before, bool dry) const;
   void make_room(std::uint64_t needed, std::int64_t now) const;
 
   std::string directory_;
   std::uint64_t max_size_ = 0;
+  std::int64_t grace_ = 0;
   /// leftovers of dead nodes were removed, once per process
   mutable bool has_removed_strays_ = false;
-  UniqueFd blobs_, layers_, delivered_, leases_, temporary_;
+  UniqueFd blobs_, layers_, images_, delivered_, leases_, temporary_, trash_;
 };
 
 }  // namespace spc

@@ -117,7 +117,8 @@ Result<void> check_all_there(const Manifest& manifest, const SharedStore& store,
 Result<Digest> fill(const ImportRequest& request, const ImageReference& name, const Config& config,
                     AgentLink& agent) {
   SPC_TRY(config.check_registry(name.registry));
-  const auto store = SPC_TRY(SharedStore::open(config.shared.directory, config.shared.max_size));
+  const auto store = SPC_TRY(
+      SharedStore::open(config.shared.directory, config.shared.max_size, config.shared.grace()));
   const auto http = SPC_TRY(HttpClient::create(
       {.stall = std::chrono::seconds(config.stall_timeout), .proxies = proxies_of_site(config)}));
   Repository repository(*http, agent, name, config);
@@ -519,11 +520,96 @@ RequestedImage wanted_image(const ImportRequest& request, const ImageReference& 
 std::optional<SharedStore> shared_store(const Import& import) {
   const SharedConfig& wanted = import.config.shared;
   if (wanted.directory.empty() || import.request.user_store) return std::nullopt;
-  auto store = SharedStore::open(wanted.directory, wanted.max_size);
+  auto store = SharedStore::open(wanted.directory, wanted.max_size, wanted.grace());
   if (store) return *std::move(store);
   import.agent.write(LogLevel::warning, store.error().message() + ": pulling without it");
   return std::nullopt;
 }
+
+/// `[shared] use = "in-place"`, for one image. Problems are reported once, and the image is then
+/// pulled.
+class InPlace {
+ public:
+  InPlace(const Import& import, const std::string& place) : import_(import), place_(place) {
+    if (!import.config.shared.uses_in_place() || import.request.own_layers) return;
+    store_ = shared_store(import);
+    if (!store_) return;
+    auto source = InPlaceSource::open(*store_, import.config.shared, place,
+                                      form_of_layers(import.config, false), import.agent);
+    if (source) {
+      source_.emplace(*std::move(source));
+    } else {
+      warn(source.error());
+    }
+  }
+  InPlace(const InPlace&) = delete;
+  InPlace& operator=(const InPlace&) = delete;
+
+  [[nodiscard]] bool is_used() const { return source_.has_value(); }
+  /// The shared store, if images are used in place.
+  [[nodiscard]] const SharedStore* store() const { return is_used() ? &*store_ : nullptr; }
+
+  /// Returns whether the layers of an image with a record are in the node's store, or are served
+  /// now.
+  Result<bool> has_or_serves(const Digest& image) {
+    const auto record = SPC_TRY(import_.store.image(image));
+    if (!record || !record->in_place) return record.has_value();
+    return serve(image).has_value();
+  }
+
+  /// Has the image served. If another node converts it, waits for that node. Empty if this node has
+  /// to bring the layers.
+  Result<std::optional<StoredImage::Brought>> take(const ResolvedImage& image) {
+    std::optional<StoredImage::Brought> brought;
+    if (!is_used()) return brought;
+    SPC_TRY(check_size(image, import_.config.max_image_bytes));
+    std::uint64_t bytes = 0;
+    for (const Descriptor& layer : image.manifest.layers) bytes += layer.size;
+    const auto look = [&]() -> Result<bool> {
+      const auto served = serve(image.digest);
+      if (!served) return false;
+      brought = StoredImage::Brought{.layers = {}, .facts = served->facts, .in_place = true};
+      for (const auto& layer : served->layers) brought->layers.push_back({layer.name, {}});
+      return true;
+    };
+    if (!source_->may_give()) {
+      SPC_TRY(look());
+      return brought;
+    }
+    turn_.emplace(*store_, place_, image.digest, import_.agent);
+    SPC_TRY(turn_->await(look, bytes));
+    return brought;
+  }
+
+  /// Stores the layers for other nodes, if this node may.
+  void give(const Digest& image, const StoredImage::Brought& brought) {
+    if (is_used() && source_->may_give()) {
+      const auto given = source_->give(image, brought.layers, brought.facts);
+      if (!given) warn(given.error());
+    }
+    turn_.reset();
+  }
+
+ private:
+  std::optional<ImageInPlace> serve(const Digest& image) {
+    auto served = source_ ? source_->serve(image) : Result(std::optional<ImageInPlace>());
+    if (served) return *std::move(served);
+    if (!std::exchange(is_told_, true)) warn(served.error());
+    return std::nullopt;
+  }
+  void warn(const Error& error) {
+    import_.agent.write(LogLevel::warning,
+                        formatted("image in place, shared store {}: {}: pulling without it",
+                                  in_quotes(import_.config.shared.directory), error.message()));
+  }
+
+  const Import& import_;
+  std::string place_;
+  std::optional<SharedStore> store_;
+  std::optional<InPlaceSource> source_;
+  std::optional<ConvertingTurn> turn_;
+  bool is_told_ = false;
+};
 
 Result<Digest> describe(const Import& import, const ResolvedImage& image) {
   SPC_TRY(import.agent.describe(image.config_bytes));
@@ -547,8 +633,9 @@ Result<Digest> import_by(const Import& import, const ImageReference& name, ByDig
 
   auto admission = SPC_TRY(
       Admission::prepare(import.config, import.store, by.is_resolved ? name : reference, name));
-  const RequestedImage wanted = wanted_image(import.request, name, by);
-
+  RequestedImage wanted = wanted_image(import.request, name, by);
+  InPlace in_place(import, repository.place());
+  wanted.in_place = in_place.is_used();
   StoredImage stored(import.store, wanted, import.config);
   StepNodes nodes;
   look_for_peers(nodes, import);
@@ -558,23 +645,28 @@ Result<Digest> import_by(const Import& import, const ImageReference& name, ByDig
   const auto admit = [&](const std::string& manifest, const std::vector<Digest>& indexes) {
     return admission.decide(manifest, indexes, pull, repository);
   };
-  if (const auto image = SPC_TRY(stored.usable(pull, repository, admit, import.agent))) {
+  if (const auto image = SPC_TRY(stored.usable(pull, repository, admit, import.agent));
+      image && SPC_TRY(in_place.has_or_serves(*image))) {
     SPC_TRY(about_store(admission.keep(), import.store));
     return *image;
   }
 
-  const auto shared = shared_store(import);
-  repository.look_first_in(shared ? &*shared : nullptr);
+  const auto shared = in_place.is_used() ? std::nullopt : shared_store(import);
+  const SharedStore* const source = shared ? &*shared : in_place.store();
+  repository.look_first_in(source);
   look_for_peers(nodes, import);  // form a new group: the nodes of the first one have the image
-  Peers* const peers = nodes.peers ? &*nodes.peers : nullptr;
+  Peers* const peers = nodes.peers && !in_place.is_used() ? &*nodes.peers : nullptr;
   repository.take_from(peers);
   const ResolvedImage image = SPC_TRY(repository.resolve(import.request.platform));
   by.is_found = true;
   const Access access = repository.access();
   SPC_TRY(admit(image.manifest_bytes, image.indexes));
-  const auto brought =
-      SPC_TRY(bring_layers(import, repository, wanted, image, peers, shared ? &*shared : nullptr));
-  SPC_TRY(about_store(stored.keep(image, access, brought, repository.asked_by_others_at()),
+  auto brought = SPC_TRY(in_place.take(image));
+  if (!brought) {
+    brought = SPC_TRY(bring_layers(import, repository, wanted, image, peers, source));
+    in_place.give(image.digest, *brought);
+  }
+  SPC_TRY(about_store(stored.keep(image, access, *brought, repository.asked_by_others_at()),
                       import.store));
   SPC_TRY(about_store(admission.keep(), import.store));
   if (peers != nullptr) peers->tell_done();

@@ -58,6 +58,7 @@ struct RequestedImage {
   std::optional<std::int64_t> since;  ///< submission time of the job
   bool may_name = true;               ///< a public name may be written for it
   bool has_it = false;  ///< the user has a container of this image, so access is granted
+  bool in_place = false;  ///< its layers may be in the shared store only
 };
 
 /// The store's data on an image, and whether this user has access to it.
@@ -90,6 +91,7 @@ class StoredImage {
   struct Brought {
     std::vector<HeldLayer> layers;
     std::string facts;  ///< records of convert/facts.hpp, or empty
+    bool in_place = false;  ///< the layers are not here: their files are empty
   };
   /// Writes the image's records into the store. `asked_at`: time of the registry's answer; empty:
   /// now.

@@ -91,7 +91,8 @@ Result<std::optional<StoredImage::Known>> StoredImage::look_at(NamedImage named)
   const ImageOrigin* origin = origins.find(wanted_.origin.place());
   if (origin == nullptr || (!wanted_.has_it && origin->platform != wanted_.origin.platform))
     return none;
-  for (const Digest& layer : record->layers) {
+  if (record->in_place && !wanted_.in_place) return none;
+  for (const Digest& layer : record->in_place ? std::vector<Digest>() : record->layers) {
     held_.push_back(store_.hold_layer(layer));
     if (!held_.back() && !store_.has_layer(layer)) return none;
   }
@@ -282,6 +283,7 @@ Result<void> StoredImage::keep(const ResolvedImage& image, Access access, const 
 
   ImageRecord record;
   record.layer_format = kLayerFormat;
+  record.in_place = brought.in_place;
   for (const HeldLayer& layer : brought.layers) record.layers.push_back(layer.name);
   record.settings = settings_of(image.config) + checked_facts(brought.facts);
   record.manifest = image.manifest_bytes;

@@ -117,6 +117,14 @@ Result<std::shared_ptr<StoreObject>> AgentLink::new_object(std::string_view orde
   return std::make_shared<StoreObject>(std::move(socket.front()));
 }
 
+Result<UniqueFd> AgentLink::new_server() {
+  ImportMessage answer;
+  auto socket = SPC_TRY(ask(message_of(ImportMessageKind::serve), answer));
+  if (answer.kind != ImportMessageKind::object_socket || socket.size() != 1)
+    return Error(ErrorKind::internal, "unexpected reply from the agent");
+  return std::move(socket.front());
+}
+
 Result<bool> AgentLink::evict(const Digest& layer) {
   ImportMessage message = message_of(ImportMessageKind::evict), answer;
   message.digest = layer;

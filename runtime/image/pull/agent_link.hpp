@@ -71,6 +71,9 @@ class AgentLink final : public Log, public StoreKeeper {
   /// none.
   Result<bool> release_held() { return evict(Digest{}); }
 
+  /// Requests a server for a layer in place. Returns the socket that takes its FuseLoan.
+  Result<UniqueFd> new_server();
+
   Result<void> publish_record(const Digest& manifest, std::string_view bytes) override;
   Result<void> remove_record(const Digest& manifest) override;
   Result<void> set_name(const Digest& key, std::optional<std::uint32_t> uid,

@@ -11,6 +11,8 @@
 
 #include "base/file.hpp"
 #include "base/format.hpp"
+#include "base/socket.hpp"
+#include "protocol/fuse.hpp"
 
 namespace spc {
 
@@ -175,18 +177,54 @@ void SharedBlob::proven(bool is_right) {
   });
 }
 
+// --- turn to convert ---
+
+Result<bool> ConvertingTurn::await(const std::function<Result<bool>()>& look, std::uint64_t bytes) {
+  using Clock = std::chrono::steady_clock;
+  constexpr int kPause = 500;  // milliseconds
+  WatchedLease others;
+  bool is_told = false;
+  // The time to pull all layers at 8 MB/s.
+  const auto end = Clock::now() + std::chrono::seconds(30 + bytes / 8'000'000);
+  for (;;) {
+    if (SPC_TRY(look())) {
+      this->end();
+      return true;
+    }
+    if (lease_ || Clock::now() >= end) return false;
+    auto lease = shared_.lease(image_, place_, others);
+    if (!lease) return false;  // the store cannot be written, which the blobs will report
+    if (*lease) {
+      lease_.emplace(std::move(**lease));
+      keep_beating();  // and look again: the previous holder may have published them
+      continue;
+    }
+    if (!is_told)
+      agent_.write(LogLevel::info, "another node converts the image: waiting for its layers");
+    is_told = true;
+    pollfd agent = agent_.watch();
+    ::poll(&agent, 1, kPause);
+    SPC_TRY(agent_.check());
+  }
+}
+
+void ConvertingTurn::keep_beating() {
+  beating_ = std::jthread([this](const std::stop_token& stop) {
+    while (!stop.stop_requested()) {
+      lease_->beat();
+      std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    }
+  });
+}
+
+void ConvertingTurn::end() {
+  beating_ = std::jthread();
+  lease_.reset();
+}
+
 // --- layer sharing ---
 
 namespace {
-
-constexpr std::chrono::milliseconds kPause{500};
-
-/// Returns the longest wait for converted layers: the time to pull all layers at 8 MB/s.
-std::chrono::seconds patience_with(const std::vector<ImageLayer>& layers) {
-  std::uint64_t bytes = 0;
-  for (const ImageLayer& layer : layers) bytes += layer.blob.size;
-  return std::chrono::seconds(30 + bytes / 8'000'000);
-}
 
 std::string form_text(const LayerLimits& form) {
   const char* const compression = form.compression == LayerCompression::zstd  ? "zstd"
@@ -200,52 +238,31 @@ std::string form_text(const LayerLimits& form) {
 
 }  // namespace
 
-LayerSharing::LayerSharing(const SharedStore& shared, std::string place, const Digest& image,
+LayerSharing::LayerSharing(const SharedStore& shared, const std::string& place, const Digest& image,
                            const LayerLimits& form, const ImageStore& store, AgentLink& agent,
                            LayerRights& rights)
     : shared_(shared),
-      place_(std::move(place)),
-      image_(image),
+      place_(place),
       form_(form_text(form)),
       processors_(form.processors),
       store_(store),
       agent_(agent),
-      rights_(rights) {}
+      rights_(rights),
+      turn_(shared, place, image, agent) {}
 
 SharedStore::Layer LayerSharing::shared_layer(const ImageLayer& layer, const Digest& name) const {
   return {.form = form_, .name = name, .blob = layer.blob.digest, .place = place_};
 }
 
 Result<void> LayerSharing::take(PulledLayers& layers) {
-  WatchedLease others;
-  bool is_told = false;
-  const auto end = std::chrono::steady_clock::now() + patience_with(layers.missing);
-  for (;;) {
-    SPC_TRY(take_all(layers));
-    if (std::ranges::none_of(layers.missing,
-                             [&](const ImageLayer& layer) { return is_wanted(layer); })) {
-      stop_beating();
-      return {};
-    }
-    if (lease_) return {};
-    if (std::chrono::steady_clock::now() >= end) return {};
-    auto lease = shared_.lease(image_, place_ + " layers", others);
-    if (!lease) return {};  // the store cannot be written, which the blobs will report
-    if (*lease) {
-      lease_.emplace(std::move(**lease));
-      keep_beating();  // and look again: the previous holder may have published them
-      continue;
-    }
-    if (!is_told)
-      agent_.write(LogLevel::info, "another node converts the image: waiting for its layers");
-    is_told = true;
-    pollfd agent = agent_.watch();
-    ::poll(&agent, 1, static_cast<int>(kPause.count()));
-    SPC_TRY(agent_.check());
-  }
+  std::uint64_t bytes = 0;
+  for (const ImageLayer& layer : layers.missing) bytes += layer.blob.size;
+  SPC_TRY(turn_.await([&] { return take_all(layers); }, bytes));
+  return {};
 }
 
-Result<void> LayerSharing::take_all(PulledLayers& layers) {
+/// Returns whether no layer is missing any more.
+Result<bool> LayerSharing::take_all(PulledLayers& layers) {
   for (auto layer = layers.missing.begin(); layer != layers.missing.end();) {
     const auto name = is_wanted(*layer) ? SPC_TRY(take_one(*layer)) : std::nullopt;
     if (name) {
@@ -256,7 +273,8 @@ Result<void> LayerSharing::take_all(PulledLayers& layers) {
       ++layer;
     }
   }
-  return {};
+  return std::ranges::none_of(layers.missing,
+                              [&](const ImageLayer& layer) { return is_wanted(layer); });
 }
 
 /// Returns the layer's name in the node's store, or empty if it has to be converted. Problems with
@@ -305,21 +323,65 @@ void LayerSharing::give(const std::vector<ImageLayer>& missing,
                            in_quotes(shared_.directory()), given.error().message()));
     break;
   }
-  stop_beating();
+  turn_.end();
 }
 
-void LayerSharing::keep_beating() {
-  beating_ = std::jthread([this](const std::stop_token& stop) {
-    while (!stop.stop_requested()) {
-      lease_->beat();
-      std::this_thread::sleep_for(std::chrono::milliseconds(100));
-    }
-  });
+// --- image in place ---
+
+Result<InPlaceSource> InPlaceSource::open(const SharedStore& shared, const SharedConfig& config,
+                                          std::string place, const LayerLimits& form,
+                                          AgentLink& agent) {
+  InPlaceSource source(shared, std::move(place), form_text(form), agent);
+  if (!config.in_place_key.empty()) {
+    // A key of the service user would let this process choose what it believes.
+    source.key_ =
+        SPC_TRY_DURING("[shared] in_place_key", PublicKey::of_file(config.in_place_key, 0));
+    source.signing_key_ = config.in_place_signing_key;
+  }
+  return source;
 }
 
-void LayerSharing::stop_beating() {
-  beating_ = std::jthread();
-  lease_.reset();
+Result<std::optional<ImageInPlace>> InPlaceSource::find(const Digest& manifest) const {
+  const std::optional<ImageInPlace> none;
+  const auto note = shared_.image_note(manifest, place_, form_);
+  if (!note) return none;
+  if (key_ && !key_->has_signed(note->text, note->signature))
+    return Error(ErrorKind::refused, "the note is not signed by " + in_quotes(key_->name()));
+  auto image = SPC_TRY(ImageInPlace::parse(note->text));
+  if (image.manifest != manifest || image.place != place_ || image.form != form_)
+    return Error(ErrorKind::refused, "the note is another image's");
+  return std::optional(std::move(image));
+}
+
+Result<std::optional<ImageInPlace>> InPlaceSource::serve(const Digest& manifest) {
+  auto image = SPC_TRY(find(manifest));
+  if (!image) return image;
+  std::vector<SharedStore::OpenLayer> opened;  // all, before the first server is started
+  for (const auto& layer : image->layers)
+    opened.push_back(SPC_TRY(shared_.open_layer(*image, layer)));
+  for (std::size_t i = 0; i < opened.size(); ++i) {
+    const auto server = SPC_TRY(agent_.new_server());
+    const auto& layer = image->layers[i];
+    const int passed[] = {opened[i].file.get(), opened[i].hashes.get()};
+    SPC_TRY(send_struct(
+        server.get(),
+        FuseLoan{.verified_bytes = layer.bytes, .layer = layer.name, .hashes = layer.hashes},
+        passed));
+  }
+  return image;
+}
+
+Result<void> InPlaceSource::give(const Digest& manifest, const std::vector<HeldLayer>& layers,
+                                 const std::string& facts) {
+  ImageInPlace image{
+      .manifest = manifest, .place = place_, .form = form_, .layers = {}, .facts = facts};
+  for (const HeldLayer& layer : layers) {
+    if (!layer.file) return Error(ErrorKind::unavailable, "a layer was evicted meanwhile");
+    const SharedStore::Layer placed{.form = form_, .name = layer.name, .blob = {}, .place = place_};
+    image.layers.push_back(SPC_TRY(shared_.place_layer(placed, layer.file.get())));
+  }
+  const auto signature = key_ ? SPC_TRY(sign_by_key_in(signing_key_, image.serialize())) : "";
+  return shared_.note_image(image, signature);
 }
 
 }  // namespace spc

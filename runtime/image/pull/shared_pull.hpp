@@ -12,9 +12,11 @@
 #include <vector>
 
 #include "base/log.hpp"
+#include "config/config.hpp"
 #include "image/pull/pull_layers.hpp"
 #include "registry/client.hpp"
 #include "registry/manifest.hpp"
+#include "registry/signature.hpp"
 #include "share/shared_store.hpp"
 
 namespace spc {
@@ -94,6 +96,37 @@ class SharedBlob final : public BlobStream, private FetchSink {
   std::atomic<bool> is_published_ = false;  // published, or failed to publish
 };
 
+// --- turn to convert ---
+
+/// A node's turn to convert an image for all nodes: a lease, renewed by a thread.
+class ConvertingTurn {
+ public:
+  /// `image`: digest of its manifest, of `place`. `shared` and `agent` are borrowed.
+  ConvertingTurn(const SharedStore& shared, const std::string& place, const Digest& image,
+                 AgentLink& agent)
+      : shared_(shared), place_(place + " layers"), image_(image), agent_(agent) {}
+  ~ConvertingTurn() { end(); }
+  ConvertingTurn(const ConvertingTurn&) = delete;
+  ConvertingTurn& operator=(const ConvertingTurn&) = delete;
+
+  /// Waits until `look` returns true, because another node has converted the image, and returns
+  /// true. Returns false if the image is to be converted here: it is this node's turn, or the other
+  /// node takes too long for an image of `bytes`.
+  Result<bool> await(const std::function<Result<bool>()>& look, std::uint64_t bytes);
+  /// Lets other nodes convert.
+  void end();
+
+ private:
+  void keep_beating();
+
+  const SharedStore& shared_;
+  std::string place_;
+  Digest image_;
+  AgentLink& agent_;
+  std::optional<Lease> lease_;  // used by the thread while it runs
+  std::jthread beating_;
+};
+
 // --- layer sharing ---
 
 /// `[shared] keep = "layers"`: one node converts an image's layers, the other nodes copy the files.
@@ -103,14 +136,9 @@ class LayerSharing {
  public:
   /// `place`: registry and repository. `image`: digest of its manifest. Both stores, `agent` and
   /// `rights` are borrowed.
-  LayerSharing(const SharedStore& shared, std::string place, const Digest& image,
+  LayerSharing(const SharedStore& shared, const std::string& place, const Digest& image,
                const LayerLimits& form, const ImageStore& store, AgentLink& agent,
                LayerRights& rights);
-  /// Releases the lease, so that other nodes may convert.
-  ~LayerSharing() { stop_beating(); }
-  LayerSharing(const LayerSharing&) = delete;
-  LayerSharing& operator=(const LayerSharing&) = delete;
-
   /// Copies the missing layers that the shared store has. While another node converts the rest,
   /// waits for it.
   Result<void> take(PulledLayers& layers);
@@ -119,26 +147,54 @@ class LayerSharing {
   void give(const std::vector<ImageLayer>& missing, const std::vector<HeldLayer>& held);
 
  private:
-  Result<void> take_all(PulledLayers& layers);
+  Result<bool> take_all(PulledLayers& layers);
   Result<std::optional<Digest>> take_one(const ImageLayer& layer);
   Result<bool> copy_as(const ImageLayer& layer, const Digest& name);
   [[nodiscard]] bool is_wanted(const ImageLayer& layer) const {
     return !name_in_store(layer, store_);
   }
   [[nodiscard]] SharedStore::Layer shared_layer(const ImageLayer& layer, const Digest& name) const;
-  void keep_beating();
-  void stop_beating();
 
   const SharedStore& shared_;
   std::string place_;
-  Digest image_;
   std::string form_;
   std::uint32_t processors_;
   const ImageStore& store_;
   AgentLink& agent_;
   LayerRights& rights_;
-  std::optional<Lease> lease_;  // used by the thread while it runs
-  std::jthread beating_;
+  ConvertingTurn turn_;
+};
+
+// --- image in place ---
+
+/// `[shared] use = "in-place"`: the step's `fuse` servers read the layers of an image in the shared
+/// store, and verify every chunk. The node keeps only the image's record.
+class InPlaceSource {
+ public:
+  /// Reads the site's public key. `form`: of this node's layers. All arguments are borrowed. Error:
+  /// the key cannot be read.
+  static Result<InPlaceSource> open(const SharedStore& shared, const SharedConfig& config,
+                                    std::string place, const LayerLimits& form, AgentLink& agent);
+
+  /// Has the layers served, if the shared store has a note on the image that the site's key has
+  /// signed. Empty if it has none.
+  Result<std::optional<ImageInPlace>> serve(const Digest& manifest);
+  /// Returns whether this node may write notes: the site signs none, or has its key here.
+  [[nodiscard]] bool may_give() const { return !key_ || !signing_key_.empty(); }
+  /// Stores the layers, which this node has, and the image's note.
+  Result<void> give(const Digest& manifest, const std::vector<HeldLayer>& layers,
+                    const std::string& facts);
+
+ private:
+  InPlaceSource(const SharedStore& shared, std::string place, std::string form, AgentLink& agent)
+      : shared_(shared), place_(std::move(place)), form_(std::move(form)), agent_(agent) {}
+  Result<std::optional<ImageInPlace>> find(const Digest& manifest) const;
+
+  const SharedStore& shared_;
+  std::string place_, form_;
+  AgentLink& agent_;
+  std::optional<PublicKey> key_;
+  std::string signing_key_;  // a path
 };
 
 }  // namespace spc

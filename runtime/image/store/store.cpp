@@ -58,6 +58,7 @@ std::string serialize(const ImageRecord& record) {
   std::memcpy(header.magic, ImageRecordHeader::kMagic, sizeof header.magic);
   header.layer_count = static_cast<std::uint32_t>(record.layers.size());
   header.layer_format = record.layer_format;
+  header.in_place = record.in_place ? 1 : 0;
   std::uint64_t offset = sizeof header + record.layers.size() * sizeof(Digest);
   const auto place = [&](const std::string& bytes) {
     const ImageRecordHeader::Section section{.offset = offset, .size = bytes.size()};
@@ -95,6 +96,7 @@ Result<ImageRecord> parse_image_record(std::string_view bytes) {
   };
   ImageRecord record;
   record.layer_format = header.layer_format;
+  record.in_place = header.in_place != 0;
   record.layers.resize(header.layer_count);
   for (std::size_t i = 0; i < record.layers.size(); ++i) {
     std::memcpy(record.layers[i].bytes.data(), bytes.data() + sizeof header + i * sizeof(Digest),
@@ -698,6 +700,7 @@ Result<StoredRecord> read_head(const ImageStore& store, int file, const Digest& 
   }
   record.public_until = store.public_until(manifest);
   record.layer_format = header.layer_format;
+  if (header.in_place != 0) record.layers.clear();
   return record;
 }
 

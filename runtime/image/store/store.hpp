@@ -27,6 +27,7 @@ struct ImageRecord {
   std::string settings;        ///< records `key=value\0`
   std::string manifest;
   std::string config;
+  bool in_place = false;  ///< its layers are not here but in the shared store
 };
 
 std::string serialize(const ImageRecord& record);

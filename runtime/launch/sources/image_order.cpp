@@ -368,6 +368,7 @@ Result<ImageOrder> order_for_store(const LaunchRequest& request, const PolicyRec
   import.registry_user = image.name.user;
   import.image = image.canonical();
   import.uid = ::geteuid();
+  import.own_layers = request.name.has_value();
   order.request = import.serialize();
   return order;
 }

@@ -399,7 +399,8 @@ Result<SharedStore> open_shared_store() {
         .hint("see SHARED STORE in spank-container.conf(5)");
   }
   SPC_TRY(become_service_user());
-  return SharedStore::open(config.shared.directory, config.shared.max_size);
+  return SharedStore::open(config.shared.directory, config.shared.max_size,
+                           config.shared.grace());
 }
 
 Result<std::vector<SharedImage>> list_shared_images() {

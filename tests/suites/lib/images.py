@@ -104,6 +104,7 @@ class Image:
 
 # Prints what is asked for without any library, shell or file of an image.
 PROBE = r"""
+#include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
@@ -115,10 +116,11 @@ int main(int argc, char **argv) {
     struct stat status;
     if (lstat(argv[i], &status) != 0) { printf("%s: missing\n", argv[i]); continue; }
     printf("%s: mode %o uid %u\n", argv[i], status.st_mode, status.st_uid);
-    if (!S_ISREG(status.st_mode)) continue;
+    if (!S_ISREG(status.st_mode) && !S_ISFIFO(status.st_mode)) continue;
     int file = open(argv[i], O_RDONLY);
     ssize_t size;
     while (file >= 0 && (size = read(file, text, sizeof text)) > 0) fwrite(text, 1, size, stdout);
+    if (file >= 0 && size < 0) printf("%s: %s\n", argv[i], strerror(errno));
     if (file >= 0) close(file);
   }
   printf("uid %u, in %s\n", geteuid(), getcwd(text, sizeof text));
@@ -129,7 +131,8 @@ int main(int argc, char **argv) {
 
 @functools.cache
 def probe():
-    """A static program: /probe FILE... tells kind, owner and text of files, then who and where it is."""
+    """A static program: /probe FILE... tells kind, owner and text of files, then its user and
+    directory. It waits for the writer of a FIFO."""
     with tempfile.TemporaryDirectory() as directory:
         source, program = os.path.join(directory, "probe.c"), os.path.join(directory, "probe")
         with open(source, "w") as file:

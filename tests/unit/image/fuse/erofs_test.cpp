@@ -37,7 +37,8 @@ struct Opened {
   explicit Opened(const std::string& bytes, std::uint64_t offset = 0,
                   const fuse::CacheLimits& limits = {})
       : file(memory_file(bytes)),
-        reader(fuse::open_image(file.get(), offset, bytes.size(), kLz4Only, limits)) {}
+        reader(fuse::open_image(fuse::ImageFile(file.get(), offset, bytes.size() - offset), kLz4Only,
+                                limits)) {}
 
   [[nodiscard]] fuse::ImageReader& operator*() const { return **reader; }
   [[nodiscard]] std::string why() const { return reader ? "no error" : reader.error().message(); }
@@ -398,7 +399,7 @@ TEST_CASE("erofs_reader_survives_any_wrong_number") {
   const std::string& image = small.bytes;
   const auto file = memory_file(image);
   const auto damage_now = [&] {
-    const auto reader = fuse::open_image(file.get(), 0, image.size(), kLz4Only, {});
+    const auto reader = fuse::open_image(fuse::ImageFile(file.get(), 0, image.size()), kLz4Only, {});
     return reader ? damage_below(**reader, (*reader)->summary().root) : 0;
   };
   unsigned damage = 0;
