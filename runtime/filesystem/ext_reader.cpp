@@ -2,10 +2,12 @@
 
 #include <ext2fs/ext2fs.h>
 #include <sys/stat.h>
+#include <zstd.h>
 
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <memory>
 #include <mutex>
 
 #undef clamp  // a macro of e2fsprogs 1.47.2, in conflict with <algorithm>
@@ -389,8 +391,21 @@ namespace {
 
 bool knows(std::uint16_t compressor) { return ::sqfs_decompressor_get(compressor) != nullptr; }
 
+/// Returns the thread's state for zstd. libsquashfuse makes and clears one of 150 KiB a block.
+ZSTD_DCtx* zstd_state() {
+  struct Free {
+    void operator()(ZSTD_DCtx* state) const { ::ZSTD_freeDCtx(state); }
+  };
+  static thread_local const std::unique_ptr<ZSTD_DCtx, Free> state(::ZSTD_createDCtx());
+  return state.get();
+}
+
 bool unpack(std::uint16_t compressor, std::span<const std::byte> block, std::byte* into,
             std::size_t& size) {
+  if (compressor == kZstdCompressor && zstd_state() != nullptr) {
+    size = ::ZSTD_decompressDCtx(zstd_state(), into, size, block.data(), block.size());
+    return ::ZSTD_isError(size) == 0;
+  }
   const sqfs_decompressor decompress = ::sqfs_decompressor_get(compressor);
   return decompress(const_cast<std::byte*>(block.data()), block.size(), into, &size) == SQFS_OK;
 }

@@ -874,7 +874,8 @@ int main(int argc, char** argv) {
   // Blocks are allocated often: allocate them from the heap, not by mmap.
   ::mallopt(M_MMAP_THRESHOLD, 4 << 20);
   ::mallopt(M_TRIM_THRESHOLD, 64 << 20);
-  ::mallopt(M_ARENA_MAX, 4);
+  ::mallopt(M_ARENA_MAX, 1);
+  ::mallopt(M_TOP_PAD, 1 << 20);
   const auto failed = spc::fuse::guarded(images, together);
   if (!failed) spc::fuse::send_status({spc::WireError(failed.error())});
   ::_exit(1);

@@ -133,6 +133,7 @@ inline Error damaged(const char* what) { return Error(ErrorKind::corrupt, what);
 
 /// Compressor numbers are those of squashfs.
 inline constexpr std::uint16_t kLz4Compressor = 5;
+inline constexpr std::uint16_t kZstdCompressor = 6;
 
 /// Decompression functions, by compressor number. `fuse` supports all compressors of users' images.
 /// The layers of the store have one compressor.

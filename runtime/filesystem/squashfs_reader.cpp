@@ -1,5 +1,7 @@
 // Reader of squashfs images of users and of the store.
 
+#include <sys/mman.h>
+
 #include <algorithm>
 #include <array>
 
@@ -64,6 +66,14 @@ class SquashfsBlocks : public ImageReader {
   const SquashfsSuper super_;
 
  private:
+  /// Maps the pages of new memory in one call: page faults cost a fifth of the decompression.
+  static void populate(std::span<std::byte> memory) {
+    constexpr std::uintptr_t kInPage = 4095;
+    constexpr int kPopulateWrite = 23;  // MADV_POPULATE_WRITE; Linux before 5.14 refuses it
+    const auto first = (reinterpret_cast<std::uintptr_t>(memory.data()) + kInPage) & ~kInPage;
+    const auto end = reinterpret_cast<std::uintptr_t>(memory.data() + memory.size()) & ~kInPage;
+    if (first < end) ::madvise(reinterpret_cast<void*>(first), end - first, kPopulateWrite);
+  }
   Result<Block> load(std::uint64_t position, std::size_t stored, bool compressed,
                      std::size_t limit) const {
     Block block;
@@ -77,6 +87,7 @@ class SquashfsBlocks : public ImageReader {
     }
     block.bytes = std::make_unique_for_overwrite<std::byte[]>(limit);
     block.size = limit;
+    populate({block.bytes.get(), limit});
     if (!unpacker_.unpack(super_.compressor, {bytes.get(), stored}, block.bytes.get(),
                           block.size)) {
       return damaged("a block that cannot be decompressed");

@@ -109,7 +109,7 @@ Result<void> make_target(const std::string& path, const std::string& asked, bool
   const std::string whole = directory ? path : parent_of(path);
   for (std::size_t slash = whole.find('/', 1);; slash = whole.find('/', slash + 1)) {
     const std::string part = whole.substr(0, slash);
-    if (::mkdir(part.c_str(), 0755) != 0 && errno != EEXIST)
+    if (::access(part.c_str(), F_OK) != 0 && ::mkdir(part.c_str(), 0755) != 0 && errno != EEXIST)
       return failed(errno, "directory", part);
     if (slash == std::string::npos) break;
   }
