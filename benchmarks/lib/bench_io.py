@@ -1,15 +1,23 @@
 """Speed of a program that reads its image."""
 
+import os
 import subprocess
 
 import agent_side
 import node
 import registry
-from machine import call, drop_caches, has, read_through, say, test_image
+from machine import BenchmarkError, call, drop_caches, has, read_through, say, test_image
 from report import Report
 from step import Steps
 
 TORCH = ("/usr/bin/python3", "-c", "import torch")
+AGAIN = ("/usr/bin/python3", "-c", """
+import subprocess, sys, time
+for _ in range(2):
+    began = time.monotonic()
+    subprocess.run([sys.executable, "-c", "import torch"], check=True)
+print(time.monotonic() - began, file=sys.stderr)
+""")
 WALK = ("/bin/sh", "-c", "find / -xdev -printf '%p %s %m\\n' >/dev/null")
 ENVIRONMENT = {"OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1"}
 
@@ -39,7 +47,31 @@ class IoBenchmark:
         add_host_trees(self.tree)
         self.measure_warm(3 if self.quick else 9)
         self.measure_cold(2 if self.quick else 5)
+        self.measure_in_place(2 if self.quick else 7)
         return self.report
+
+    def measure_in_place(self, repeats):
+        """Measures layers in a shared store on this disk, against layers in the node's store."""
+        shared = node.make(self.work / "shared")
+        os.chown(shared, node.SERVICE_ID, node.SERVICE_ID)
+        os.chmod(shared, 0o700)
+        in_place = f'[shared]\ndirectory = "{shared}"\nuse = "in-place"\n'
+        node.allow_registry(registry.ADDRESS, more=in_place)
+        node.empty_store()
+        agent_side.import_image(self.image)
+        node.empty_store()
+        rows = {name: self.report.samples(f"io.torch.place.{name}", "s", f"import torch, layers in place, {what}", of=("ext4", f"ext4.torch.{of}"))
+                for name, what, of in (("first", "their files in the page cache", "warm"), ("warm", "the second time in a step", "warm"),
+                                       ("cold", "after drop_caches", "cold"))}
+        self.steps.run(*TORCH, env=ENVIRONMENT, image=self.image)
+        for _ in range(repeats):
+            rows["first"].add(self.steps.run(*TORCH, env=ENVIRONMENT, image=self.image)["ran"] / 1e3)
+            rows["warm"].add(float(self.steps.run(*AGAIN, env=ENVIRONMENT, image=self.image)["stderr"].split()[-1]))
+            self.sample("torch.warm", TORCH, "ext4")
+            drop_caches()
+            rows["cold"].add(self.steps.run(*TORCH, env=ENVIRONMENT, image=self.image)["ran"] / 1e3)
+        if node.layer_files():
+            raise BenchmarkError("the node keeps layers of an image in place")
 
     def mount_squashfuse(self):
         """Mounts the same tree as one file through FUSE, for programs without kernel mounts."""

@@ -24,7 +24,7 @@ def set_up(work, build):
     call("mount", "-t", "tmpfs", "tmpfs", make(work / "shade"))
     for path, name in ((STORE, "store"), (RUN, "run"), (CONFIG, "etc"), (PROGRAMS, "libexec")):
         place(make(work / name), path, work / "shade")
-    for program in ("agent", "import", "layer-writer", "layer-verifier"):
+    for program in ("agent", "import", "layer-writer", "layer-verifier", "fuse"):
         shutil.copy(build / "libexec" / program, PROGRAMS)
     # It finds the programs in its own directory.
     shutil.copy(build / "runtime/api/libspank_container.so.1", PROGRAMS)
@@ -70,11 +70,11 @@ def open_fuse(shade):
         call("mount", "--bind", copy, device)
 
 
-def allow_registry(host, ask_again=True):
+def allow_registry(host, ask_again=True, more=""):
     """Allows a plain HTTP registry. Tags are not resolved again, so a start does not measure the
     registry."""
     pull = "newer" if ask_again else "missing"
-    (CONFIG / "config.toml").write_text(f'pull = "{pull}"\n[registries."{host}"]\ninsecure = true\n')
+    (CONFIG / "config.toml").write_text(f'pull = "{pull}"\n[registries."{host}"]\ninsecure = true\n{more}')
 
 
 # --- the store ---

@@ -35,7 +35,7 @@ class Steps:
                               stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, check=False)
         if done.returncode != 0:
             raise BenchmarkError(f"{' '.join(map(str, program))} failed: {done.stderr.strip()[-1000:]}")
-        return json.loads(done.stdout.splitlines()[-1])
+        return {**json.loads(done.stdout.splitlines()[-1]), "stderr": done.stderr}
 
     def hold(self, image):
         """A step that keeps its container until it is ended."""
