@@ -532,9 +532,10 @@ class InPlace {
  public:
   InPlace(const Import& import, const std::string& place) : import_(import), place_(place) {
     if (!import.config.shared.uses_in_place() || import.request.own_layers) return;
-    store_ = shared_store(import);
-    if (!store_) return;
-    auto source = InPlaceSource::open(*store_, import.config.shared, place,
+    auto store = shared_store(import);
+    if (!store) return;
+    store_ = std::make_shared<const SharedStore>(*std::move(store));
+    auto source = InPlaceSource::open(store_, import.config.shared, place,
                                       form_of_layers(import.config, false), import.agent);
     if (source) {
       source_.emplace(*std::move(source));
@@ -547,7 +548,7 @@ class InPlace {
 
   [[nodiscard]] bool is_used() const { return source_.has_value(); }
   /// The shared store, if images are used in place.
-  [[nodiscard]] const SharedStore* store() const { return is_used() ? &*store_ : nullptr; }
+  [[nodiscard]] const SharedStore* store() const { return is_used() ? store_.get() : nullptr; }
 
   /// Returns whether the layers of an image with a record are in the node's store, or are served
   /// now.
@@ -605,7 +606,7 @@ class InPlace {
 
   const Import& import_;
   std::string place_;
-  std::optional<SharedStore> store_;
+  std::shared_ptr<const SharedStore> store_;
   std::optional<InPlaceSource> source_;
   std::optional<ConvertingTurn> turn_;
   bool is_told_ = false;
@@ -809,6 +810,20 @@ void give_up_what_is_not_needed() {
   std::signal(SIGPIPE, SIG_IGN);
 }
 
+/// Makes an import without the shared store if its file system does not answer: a call that waits
+/// for a dead server can last for ever.
+void check_shared_store(SharedConfig& shared, AgentLink& agent) {
+  if (shared.directory.empty()) return;
+  const auto looked = unless_dead([directory = shared.directory] {
+    struct statx now {};
+    return ::statx(AT_FDCWD, directory.c_str(), AT_STATX_FORCE_SYNC, STATX_MTIME, &now);
+  });
+  if (looked) return;
+  agent.write(LogLevel::warning, formatted("shared store {}: does not answer: pulling without it",
+                                           in_quotes(shared.directory)));
+  shared.directory.clear();
+}
+
 Result<Digest> import_as_asked(AgentLink& agent, const Result<ImageStore>& store) {
   std::string bytes(kMostImportRequest, '\0');
   // recv, unlike recvmsg, drops a descriptor that is sent with the request
@@ -816,8 +831,9 @@ Result<Digest> import_as_asked(AgentLink& agent, const Result<ImageStore>& store
   if (size <= 0) return Error(ErrorKind::unavailable, "read the import request: there is none");
   bytes.resize(static_cast<std::size_t>(size));
   const auto request = SPC_TRY(ImportRequest::parse(bytes));
-  const auto config = SPC_TRY(read_config(request.config));
+  auto config = SPC_TRY(read_config(request.config));
   use_processors(config.import_cpus);
+  if (!request.user_store) check_shared_store(config.shared, agent);
   const ImportSandbox sandbox{.store = request.only_shared ? -1 : kImportStore,
                               .paths = {config.shared.directory}};
   // The relay's descriptors are created later, in the sandbox. Without a starter the other nodes

@@ -328,60 +328,66 @@ void LayerSharing::give(const std::vector<ImageLayer>& missing,
 
 // --- image in place ---
 
-Result<InPlaceSource> InPlaceSource::open(const SharedStore& shared, const SharedConfig& config,
-                                          std::string place, const LayerLimits& form,
-                                          AgentLink& agent) {
-  InPlaceSource source(shared, std::move(place), form_text(form), agent);
+Result<InPlaceSource> InPlaceSource::open(std::shared_ptr<const SharedStore> shared,
+                                          const SharedConfig& config, std::string place,
+                                          const LayerLimits& form, AgentLink& agent) {
+  Place where{std::move(shared), std::move(place), form_text(form), nullptr};
   if (!config.in_place_key.empty()) {
     // A key of the service user would let this process choose what it believes.
-    source.key_ =
-        SPC_TRY_DURING("[shared] in_place_key", PublicKey::of_file(config.in_place_key, 0));
-    source.signing_key_ = config.in_place_signing_key;
+    where.key = std::make_shared<const PublicKey>(
+        SPC_TRY_DURING("[shared] in_place_key", PublicKey::of_file(config.in_place_key, 0)));
   }
+  InPlaceSource source(std::move(where), agent);
+  source.signing_key_ = config.in_place_signing_key;
   return source;
 }
 
-Result<std::optional<ImageInPlace>> InPlaceSource::find(const Digest& manifest) const {
-  const std::optional<ImageInPlace> none;
-  const auto note = shared_.image_note(manifest, place_, form_);
-  if (!note) return none;
-  if (key_ && !key_->has_signed(note->text, note->signature))
-    return Error(ErrorKind::refused, "the note is not signed by " + in_quotes(key_->name()));
-  auto image = SPC_TRY(ImageInPlace::parse(note->text));
-  if (image.manifest != manifest || image.place != place_ || image.form != form_)
+Result<std::optional<InPlaceSource::Found>> InPlaceSource::Place::find(
+    const Digest& manifest) const {
+  const auto note = shared->image_note(manifest, place, form);
+  if (!note) return std::optional<Found>();
+  if (key && !key->has_signed(note->text, note->signature))
+    return Error(ErrorKind::refused, "the note is not signed by " + in_quotes(key->name()));
+  Found found{.image = SPC_TRY(ImageInPlace::parse(note->text)), .layers = {}};
+  if (found.image.manifest != manifest || found.image.place != place || found.image.form != form)
     return Error(ErrorKind::refused, "the note is another image's");
-  return std::optional(std::move(image));
+  for (const auto& layer : found.image.layers)
+    found.layers.push_back(SPC_TRY(shared->open_layer(found.image, layer)));
+  return std::optional(std::move(found));
 }
 
 Result<std::optional<ImageInPlace>> InPlaceSource::serve(const Digest& manifest) {
-  auto image = SPC_TRY(find(manifest));
-  if (!image) return image;
-  std::vector<SharedStore::OpenLayer> opened;  // all, before the first server is started
-  for (const auto& layer : image->layers)
-    opened.push_back(SPC_TRY(shared_.open_layer(*image, layer)));
-  for (std::size_t i = 0; i < opened.size(); ++i) {
+  auto answer = unless_dead([place = place_, manifest] { return place.find(manifest); });
+  if (!answer) return Error(ErrorKind::unavailable, "it does not answer");
+  auto found = SPC_TRY(*std::move(answer));
+  if (!found) return std::optional<ImageInPlace>();
+  for (std::size_t i = 0; i < found->layers.size(); ++i) {
     const auto server = SPC_TRY(agent_.new_server());
-    const auto& layer = image->layers[i];
-    const int passed[] = {opened[i].file.get(), opened[i].hashes.get()};
+    const auto& layer = found->image.layers[i];
+    const int passed[] = {found->layers[i].file.get(), found->layers[i].hashes.get()};
     SPC_TRY(send_struct(
         server.get(),
         FuseLoan{.verified_bytes = layer.bytes, .layer = layer.name, .hashes = layer.hashes},
         passed));
   }
-  return image;
+  return std::optional(std::move(found->image));
 }
 
 Result<void> InPlaceSource::give(const Digest& manifest, const std::vector<HeldLayer>& layers,
                                  const std::string& facts) {
-  ImageInPlace image{
-      .manifest = manifest, .place = place_, .form = form_, .layers = {}, .facts = facts};
+  ImageInPlace image{.manifest = manifest,
+                     .place = place_.place,
+                     .form = place_.form,
+                     .layers = {},
+                     .facts = facts};
   for (const HeldLayer& layer : layers) {
     if (!layer.file) return Error(ErrorKind::unavailable, "a layer was evicted meanwhile");
-    const SharedStore::Layer placed{.form = form_, .name = layer.name, .blob = {}, .place = place_};
-    image.layers.push_back(SPC_TRY(shared_.place_layer(placed, layer.file.get())));
+    const SharedStore::Layer placed{
+        .form = place_.form, .name = layer.name, .blob = {}, .place = place_.place};
+    image.layers.push_back(SPC_TRY(place_.shared->place_layer(placed, layer.file.get())));
   }
-  const auto signature = key_ ? SPC_TRY(sign_by_key_in(signing_key_, image.serialize())) : "";
-  return shared_.note_image(image, signature);
+  const auto signature = place_.key ? SPC_TRY(sign_by_key_in(signing_key_, image.serialize())) : "";
+  return place_.shared->note_image(image, signature);
 }
 
 }  // namespace spc

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <future>
 #include <memory>
 #include <optional>
 #include <string>
@@ -167,33 +168,56 @@ class LayerSharing {
 
 // --- image in place ---
 
+/// Runs `work` in a thread and waits a few seconds for it. Empty if the file system that it reads
+/// does not answer: the thread then stays, with its own copy of everything that it uses, until the
+/// process ends.
+template <typename Work>
+auto unless_dead(Work work) -> std::optional<decltype(work())> {
+  constexpr std::chrono::seconds kPatience{5};
+  std::packaged_task<decltype(work())()> task(std::move(work));
+  auto result = task.get_future();
+  std::thread(std::move(task)).detach();
+  if (result.wait_for(kPatience) != std::future_status::ready) return std::nullopt;
+  return result.get();
+}
+
 /// `[shared] use = "in-place"`: the step's `fuse` servers read the layers of an image in the shared
 /// store, and verify every chunk. The node keeps only the image's record.
 class InPlaceSource {
  public:
-  /// Reads the site's public key. `form`: of this node's layers. All arguments are borrowed. Error:
-  /// the key cannot be read.
-  static Result<InPlaceSource> open(const SharedStore& shared, const SharedConfig& config,
-                                    std::string place, const LayerLimits& form, AgentLink& agent);
+  /// Reads the site's public key. `form`: of this node's layers. `agent` is borrowed. Error: the
+  /// key cannot be read.
+  static Result<InPlaceSource> open(std::shared_ptr<const SharedStore> shared,
+                                    const SharedConfig& config, std::string place,
+                                    const LayerLimits& form, AgentLink& agent);
 
   /// Has the layers served, if the shared store has a note on the image that the site's key has
   /// signed. Empty if it has none.
   Result<std::optional<ImageInPlace>> serve(const Digest& manifest);
   /// Returns whether this node may write notes: the site signs none, or has its key here.
-  [[nodiscard]] bool may_give() const { return !key_ || !signing_key_.empty(); }
+  [[nodiscard]] bool may_give() const { return !place_.key || !signing_key_.empty(); }
   /// Stores the layers, which this node has, and the image's note.
   Result<void> give(const Digest& manifest, const std::vector<HeldLayer>& layers,
                     const std::string& facts);
 
  private:
-  InPlaceSource(const SharedStore& shared, std::string place, std::string form, AgentLink& agent)
-      : shared_(shared), place_(std::move(place)), form_(std::move(form)), agent_(agent) {}
-  Result<std::optional<ImageInPlace>> find(const Digest& manifest) const;
+  /// What a note and the files that it names have been found to be.
+  struct Found {
+    ImageInPlace image;
+    std::vector<SharedStore::OpenLayer> layers;
+  };
+  /// What finding needs. A thread has a copy.
+  struct Place {
+    std::shared_ptr<const SharedStore> shared;
+    std::string place, form;
+    std::shared_ptr<const PublicKey> key;  // null: none
 
-  const SharedStore& shared_;
-  std::string place_, form_;
+    [[nodiscard]] Result<std::optional<Found>> find(const Digest& manifest) const;
+  };
+  InPlaceSource(Place place, AgentLink& agent) : place_(std::move(place)), agent_(agent) {}
+
+  Place place_;
   AgentLink& agent_;
-  std::optional<PublicKey> key_;
   std::string signing_key_;  // a path
 };
 
