@@ -201,12 +201,12 @@ class InPlaceSource {
                     const std::string& facts);
 
  private:
-  /// What a note and the files that it names have been found to be.
+  /// A note, and the files that it names.
   struct Found {
     ImageInPlace image;
     std::vector<SharedStore::OpenLayer> layers;
   };
-  /// What finding needs. A thread has a copy.
+  /// Where to find notes. A thread has a copy.
   struct Place {
     std::shared_ptr<const SharedStore> shared;
     std::string place, form;

@@ -139,7 +139,7 @@ void fill_in(int store, ListedImage& image) {
   auto record = parse_image_record(*bytes);
   if (!record) return;
   std::set<Digest> seen;
-  for (const Digest& layer : record->layers) {
+  for (const Digest& layer : record->in_place ? std::vector<Digest>() : record->layers) {
     if (!seen.insert(layer).second) continue;
     if (::fstatat(store, store_layout::layer_path(layer).c_str(), &status, AT_SYMLINK_NOFOLLOW) ==
         0) {
