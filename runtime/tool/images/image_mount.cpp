@@ -73,8 +73,9 @@ bool leave_mounts() { return ::unshare(CLONE_NEWNS) == 0; }
 Result<FileServer> start_server(std::span<SquashfsFile> files, bool for_root,
                                 std::function<bool()> prepare) {
   auto [ours, theirs] = SPC_TRY(socket_pair());
-  Program program{.path = own_program("fuse"),
-                  .arguments = {"fuse", kFuseTogetherWord},
+  const std::string path = own_program("fuse");
+  Program program{.path = path,
+                  .arguments = {path, kFuseTogetherWord},
                   .environment = std::vector<std::string>(),
                   .descriptors = {{STDERR_FILENO, STDERR_FILENO}, {theirs.get(), kFuseStatus}},
                   .prepare = std::move(prepare)};
