@@ -223,7 +223,8 @@ class LayerConverter::Work {
         digest_(digest),
         budget_(limits.tar_bytes),
         tree_(budget_, below >= 0),
-        writer_(output, data_begin, workers, limits.compression, limits.format),
+        writer_(output, data_begin, workers, limits.compression, limits.format,
+                limits.plain_first != 0),
         inflating_([this] { inflate(); }),
         hashing_([this] { hash(); }) {
     gate_.wait_for_arrivals();

@@ -1,7 +1,7 @@
 // `layer-writer "MAX_TAR_BYTES MAX_IMAGE_BYTES MAX_ENTRIES WORKERS COMPRESSION FORMAT MERGES
-// PROCESSORS"`: converts or merges layers in a sandbox. The agent, `save` or `scontainer` starts it
-// with the descriptors of protocol/layer.hpp. `layer-writer copy` copies a converted layer, and
-// `layer-writer facts` writes an image's fact sheet, in the same sandbox.
+// PROCESSORS PLAIN_FIRST"`: converts or merges layers in a sandbox. The agent, `save` or
+// `scontainer` starts it with the descriptors of protocol/layer.hpp. `layer-writer copy` copies a
+// converted layer, and `layer-writer facts` writes an image's fact sheet, in the same sandbox.
 
 #include <malloc.h>
 #include <sys/prctl.h>
@@ -84,7 +84,7 @@ bool is_for(const char* work, const char* order) {
 Result<ConvertedLayer> guarded(const char* order) {
   try {
     if (is_for(kLayerCopy, order)) return copy();
-    std::array<std::uint64_t, 8> numbers{};
+    std::array<std::uint64_t, 9> numbers{};
     for (char* next = const_cast<char*>(order); std::uint64_t & number : numbers)
       number = std::strtoull(next, &next, 10);
     use_processors(static_cast<unsigned>(numbers[7]));
@@ -94,7 +94,8 @@ Result<ConvertedLayer> guarded(const char* order) {
                     .workers = static_cast<std::uint32_t>(numbers[3]),
                     .compression = static_cast<LayerCompression>(numbers[4]),
                     .format = static_cast<LayerFormat>(numbers[5]),
-                    .merges = static_cast<std::uint32_t>(numbers[6])});
+                    .merges = static_cast<std::uint32_t>(numbers[6]),
+                    .plain_first = static_cast<std::uint32_t>(numbers[8])});
   } catch (const std::bad_alloc&) {
     return Error(ErrorKind::no_space,
                  formatted("out of memory, or it needs more than {} MiB", kMemory >> 20U))

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <chrono>
 #include <cstring>
 #include <new>
 
@@ -20,6 +21,11 @@ namespace {
 constexpr std::size_t kPageBytes = erofs::kBlock;
 /// Bytes after which writeback to disk is started.
 constexpr std::uint64_t kWriteBackBytes = std::uint64_t{8} << 20;
+/// The disk is slow if waiting for all but the last bytes takes this time, and this part of all
+/// time.
+constexpr std::uint64_t kAheadOfDisk = std::uint64_t{64} << 20;
+constexpr std::chrono::milliseconds kDiskIsSlow{100};
+constexpr int kSlowPart = 4;
 
 bool all_zero(std::span<const std::byte> bytes) {
   const auto head = bytes.first(std::min<std::size_t>(bytes.size(), 64));
@@ -59,7 +65,6 @@ class DataWriter::Compressor {
  public:
   Compressor(LayerCompression compression, LayerFormat format)
       : compression_(compression), format_(format) {
-    if (compression == LayerCompression::none) return;
     if (compression == LayerCompression::lz4) {
       state_ = std::make_unique<std::byte[]>(static_cast<std::size_t>(LZ4_sizeofState()));
       return;
@@ -75,7 +80,6 @@ class DataWriter::Compressor {
 
   /// Returns the compressed size, or 0 if it is not smaller: for erofs, by at least a page.
   std::size_t compress(std::span<const std::byte> input, std::byte* output) {
-    if (compression_ == LayerCompression::none) return 0;
     if (compression_ == LayerCompression::lz4) {
       const int bytes = static_cast<int>(input.size());
       const int room = format_ == LayerFormat::erofs ? (bytes - 1) / static_cast<int>(kPageBytes) *
@@ -98,19 +102,22 @@ class DataWriter::Compressor {
 };
 
 DataWriter::DataWriter(int output, std::uint64_t offset, unsigned workers,
-                       LayerCompression compression, LayerFormat format)
+                       LayerCompression compression, LayerFormat format, bool plain_first)
     : output_(output),
       compression_(compression),
       format_(format),
+      plain_(plain_first || compression == LayerCompression::none),
+      data_begin_(offset),
       offset_(offset),
       written_back_(offset),
       partial_(new std::byte[kBlockBytes]),
       fragment_(new std::byte[kBlockBytes]),
-      ready_(workers) {
+      ready_(compression == LayerCompression::none ? 0 : workers) {
   for (Slot& slot : slots_) {
     slot.own.reset(new std::byte[kBlockBytes]);
-    slot.output.reset(new std::byte[kBlockBytes]);
+    slot.output.reset(new std::byte[kBlockBytes]);  // not make_unique, which would touch it
   }
+  if (compression == LayerCompression::none) return;
   if (workers == 0) inline_compressor_ = std::make_unique<Compressor>(compression, format);
   for (unsigned i = 0; i < workers; ++i) threads_.emplace_back([this] { work(); });
   ready_.wait();
@@ -161,6 +168,12 @@ Result<void> DataWriter::submit(std::span<const std::byte> bytes, Buffer* own,
                                 const PieceRef* piece, std::shared_ptr<FileData> file,
                                 std::size_t index) {
   if (submitted_ - written_ == kSlots) SPC_TRY(write_done(1));
+  // Blocks that are stored as they are keep their piece until they are written. Keep one piece
+  // only, because the parser could wait for the others forever.
+  if (plain_ && piece != nullptr && piece->bytes().data() != kept_piece_) {
+    if (submitted_ > written_) SPC_TRY(write_done(submitted_ - written_));
+    kept_piece_ = piece->bytes().data();
+  }
   Slot& slot = slots_[submitted_ % kSlots];
   if (own != nullptr) std::swap(slot.own, *own);
   if (piece != nullptr) slot.piece = *piece;
@@ -170,10 +183,14 @@ Result<void> DataWriter::submit(std::span<const std::byte> bytes, Buffer* own,
   slot.file = std::move(file);
   slot.index = index;
   slot.done = false;
-  if (inline_compressor_) {
-    compress(slot, *inline_compressor_);
+  if (plain_ || inline_compressor_) {
+    slot.compressed = false;
+    slot.result = bytes;
+    if (!plain_) compress(slot, *inline_compressor_);
     slot.done = true;
+    const std::scoped_lock lock(mutex_);
     ++submitted_;
+    ++taken_;
     return {};
   }
   const std::scoped_lock lock(mutex_);
@@ -210,20 +227,34 @@ Result<void> DataWriter::write_done(std::size_t at_least) {
     parts[count++] = slot.compressed ? content : padding;
     place(slot);
   }
-  written_ += ready;
   SPC_TRY(write_vector(output_, std::span(parts).first(count), begin));
+  for (std::size_t i = 0; i < ready; ++i) slots_[(written_ + i) % kSlots].piece.reset();
+  written_ += ready;
   begin_write_back();
   return {};
 }
 
 /// Starts writeback. Otherwise the kernel would keep everything in memory until `import` syncs the
-/// file, and the sync would then take the time of writing all of it.
+/// file, and the sync would then take the time of writing all of it. While blocks are stored as
+/// they are only because the disk is fast, waits for the older ones, and compresses from then on if
+/// the disk takes a good part of the time.
 void DataWriter::begin_write_back() {
   if (offset_ - written_back_ < kWriteBackBytes) return;
-  // This call only starts the writeback. The sync reports errors.
+  const auto begin = Clock::now();
+  if (written_back_ == data_begin_) began_ = begin;
+  // The sync reports errors.
   (void)::sync_file_range(output_, static_cast<off_t>(written_back_),
                           static_cast<off_t>(offset_ - written_back_), SYNC_FILE_RANGE_WRITE);
   written_back_ = offset_;
+  if (!plain_ || compression_ == LayerCompression::none) return;
+  if (offset_ - data_begin_ > kAheadOfDisk) {
+    (void)::sync_file_range(output_, static_cast<off_t>(data_begin_),
+                            static_cast<off_t>(offset_ - data_begin_ - kAheadOfDisk),
+                            SYNC_FILE_RANGE_WAIT_BEFORE);
+  }
+  const auto now = Clock::now();
+  waited_ += now - begin;
+  if (waited_ > kDiskIsSlow && kSlowPart * waited_ > now - began_) plain_ = false;
 }
 
 /// Assigns the next position in the image to the block.

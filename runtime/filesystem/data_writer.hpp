@@ -1,5 +1,6 @@
 #pragma once
 
+#include <chrono>
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
@@ -23,7 +24,8 @@ inline constexpr std::size_t kBlockBytes = std::size_t{128} << 10;
 /// libsquashfs's block processor is not used: it copies every byte once more, hashes every block to
 /// find duplicate files and compares each file with all earlier blocks, in quadratic time. This
 /// class compresses a whole block from the inflating thread's buffer. The last, short block of a
-/// file is separate. The result depends only on the input, not on the number of threads.
+/// file is separate. The result depends only on the input, not on the number of threads. Without
+/// compression the caller writes blocks from that buffer, up to 1 MiB at once.
 ///
 /// Small files share blocks. squashfs: files smaller than a block are in fragments. erofs: files
 /// that fit into 4 KiB with their inode are written with it, packed into uncompressed blocks.
@@ -31,9 +33,10 @@ inline constexpr std::size_t kBlockBytes = std::size_t{128} << 10;
 class DataWriter {
  public:
   /// Starts `workers` threads and returns when they are ready. Without workers, the caller
-  /// compresses blocks. `offset`: position of the first block.
+  /// compresses blocks. `offset`: position of the first block. `plain_first`: store blocks as they
+  /// are until the disk turns out to be slower than the caller. The result then depends on that.
   DataWriter(int output, std::uint64_t offset, unsigned workers, LayerCompression compression,
-             LayerFormat format = LayerFormat::squashfs);
+             LayerFormat format = LayerFormat::squashfs, bool plain_first = false);
   ~DataWriter();
   DataWriter(const DataWriter&) = delete;
   DataWriter& operator=(const DataWriter&) = delete;
@@ -60,6 +63,7 @@ class DataWriter {
   [[nodiscard]] std::uint64_t offset() const { return offset_; }  ///< after the last block
 
  private:
+  using Clock = std::chrono::steady_clock;
   using Buffer = std::unique_ptr<std::byte[]>;
   /// An inode that is written with its file's content, and its offset in the block.
   struct PackedInode {
@@ -101,8 +105,12 @@ class DataWriter {
   int output_;
   const LayerCompression compression_;
   const LayerFormat format_;
+  bool plain_;  ///< store blocks as they are
+  const std::uint64_t data_begin_;
   std::uint64_t offset_;
   std::uint64_t written_back_;  ///< end of the data whose writeback has been started
+  Clock::time_point began_;     ///< when writeback was first started
+  Clock::duration waited_{};    ///< in writeback, while plain_
   std::shared_ptr<FileData> file_;
   bool shares_block_ = false;  ///< the file's data is added to the fragment block
   bool as_is_ = false;         ///< do not compress the file
@@ -112,7 +120,8 @@ class DataWriter {
   Buffer fragment_;
   std::size_t fragment_size_ = 0;
   std::vector<Fragment> fragments_;
-  std::vector<PackedInode> packed_;  ///< inodes in the fragment block
+  std::vector<PackedInode> packed_;        ///< inodes in the fragment block
+  const std::byte* kept_piece_ = nullptr;  ///< of unwritten blocks, if plain_
 
   // All counts only grow. A block's slot is its count modulo kSlots.
   std::mutex mutex_;

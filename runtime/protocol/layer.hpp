@@ -61,6 +61,8 @@ struct LayerLimits {
   /// merged into one; the layers under them are unchanged.
   std::uint32_t merges = 0;
   std::uint32_t processors = 0;  ///< number of processors that the process may use; 0: all
+  /// Not 0: contents are compressed only once the disk is slower than the conversion without that.
+  std::uint32_t plain_first = 0;
 };
 
 /// `layer-writer` is started with these descriptors; 0 is /dev/null, 1 and 2 are that or a log.
@@ -82,7 +84,8 @@ inline std::string order_of(const LayerLimits& limits) {
   for (const std::uint64_t number :
        {limits.tar_bytes, limits.image_bytes, limits.entries, std::uint64_t{limits.workers},
         static_cast<std::uint64_t>(limits.compression), static_cast<std::uint64_t>(limits.format),
-        std::uint64_t{limits.merges}, std::uint64_t{limits.processors}})
+        std::uint64_t{limits.merges}, std::uint64_t{limits.processors},
+        std::uint64_t{limits.plain_first}})
     order += std::to_string(number) + " ";
   return order;
 }

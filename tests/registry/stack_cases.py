@@ -4,10 +4,11 @@ whiteouts."""
 import os
 import struct
 import subprocess
+import tempfile
 
 import agent
 import oci
-from scene import config, elsewhere, fails, new_store, noise, pull, registry
+from scene import Skipped, config, elsewhere, fails, new_store, noise, pull, registry, wait_for
 from store_cases import refused
 from entries import archive, d, f, h, s, w
 
@@ -108,6 +109,63 @@ def test_zstd_is_always_squashfs_and_erofs_depends_on_kernel():
         kernel = tuple(int(part) for part in os.uname().release.split("-")[0].split(".")[:2])
         only_erofs = number == 1 and (5, 19) <= kernel < (6, 2) and "\terofs\n" in open("/proc/filesystems").read()
         assert form(result, brought(result, image)[0])[0] == ("erofs" if only_erofs else "squashfs")
+
+
+def stored(result, image):
+    """Returns the size of the image's one layer in the store."""
+    return os.stat(os.path.join(result.store.path, "layers/sha256", f"{brought(result, image)[0]}.sqsh")).st_size
+
+
+def is_on_disk(store):
+    device = os.stat(store.path).st_dev
+    return os.path.exists(f"/sys/dev/block/{os.major(device)}:{os.minor(device)}")
+
+
+def text_of(megabytes):
+    """Returns bytes that lz4 halves: its window is 64 KiB."""
+    return b"".join(noise.randbytes(16) + bytes(16) for _ in range(1 << 15)) * megabytes
+
+
+def test_layers_stay_uncompressed_where_room_and_disk_allow():
+    if len(os.sched_getaffinity(0)) >= 4 or not is_on_disk(new_store()):
+        raise Skipped("needs a disk, and fewer than four processors")
+    image = oci.Image([oci.Layer({"data": text_of(4)})])
+    registry.repository("plain", image)
+    for settings, is_plain in (("", True), ('layer_compression = "lz4"', False), ('[store]\nmax_size = "64M"', False)):
+        result = pull("plain", store=new_store(), settings=config(settings))
+        assert (stored(result, image) > 4 << 20) == is_plain, (settings, stored(result, image))
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as memory:
+        result = pull("plain", store=agent.Store(memory), settings=config())
+        assert stored(result, image) < 3 << 20, stored(result, image)
+
+
+def test_uncompressed_layer_is_compressed_once_the_disk_is_slow():
+    """A disk of 40 MB/s takes more than a quarter of the time of a conversion."""
+    store, group = new_store(), f"/sys/fs/cgroup/blkio/spank-container-{os.getpid()}"
+    device = os.stat(store.path).st_dev
+    limit = os.path.join(group, "blkio.throttle.write_bps_device")
+    if len(os.sched_getaffinity(0)) >= 4 or not is_on_disk(store) or not os.access(os.path.dirname(group), os.W_OK):
+        raise Skipped("needs a disk, cgroup v1's blkio, and fewer than four processors")
+    os.mkdir(group)
+    try:
+        with open(limit, "w", encoding="ascii") as file:
+            file.write(f"{os.major(device)}:{os.minor(device)} 40000000")
+        image, runs = oci.Image([oci.Layer({"data": text_of(128)})]), []
+
+        def limits(handler, kind, name):
+            if kind == "blobs" and name == image.layers[0].digest:
+                wait_for(lambda: runs and runs[0].writers)
+                with open(os.path.join(group, "cgroup.procs"), "w", encoding="ascii") as file:
+                    file.write(str(runs[0].writers[0].pid))
+            return False
+        registry.repository("slow-disk", image, limits)
+        runs.append(agent.Import(store, f"{registry.name}/slow-disk:1", config=config()))
+        result = runs[0].wait()
+        result.store = store
+        # at least the first 64 MiB are not compressed, and not all
+        assert 80 << 20 < stored(result, image) < 124 << 20, stored(result, image)
+    finally:
+        os.rmdir(group)
 
 
 def test_many_fitted_layers_wait_for_each_other():

@@ -434,6 +434,13 @@ Result<StoredImage::Brought> bring_layers(const Import& import, ImageSource& sou
     slot.emplace(SPC_TRY(
         wait_for_slot(import.store, import.config.store, import.request.uid, import.agent)));
     needed = bytes_needed(all, layers, merges, import.store, limits.compression);
+    const std::uint64_t plain =
+        bytes_needed(all, layers, merges, import.store, LayerCompression::none);
+    if (stores_plain_first(import.config, import.request, import.store, limits.compression,
+                           plain)) {
+      limits.plain_first = 1;
+      needed = plain;
+    }
     SPC_TRY(make_room(import.store, import.config.store, needed, kept, import.agent,
                       hint_for_room(import.request)));
   }

@@ -57,7 +57,7 @@ struct RequestedImage {
   std::uint32_t uid = 0;
   std::optional<std::int64_t> since;  ///< submission time of the job
   bool may_name = true;               ///< a public name may be written for it
-  bool has_it = false;  ///< the user has a container of this image, so access is granted
+  bool has_it = false;    ///< the user has a container of this image, so access is granted
   bool in_place = false;  ///< its layers may be in the shared store only
 };
 
@@ -90,7 +90,7 @@ class StoredImage {
   /// An image whose layers are all in the store, each delivered by this origin or public.
   struct Brought {
     std::vector<HeldLayer> layers;
-    std::string facts;  ///< records of convert/facts.hpp, or empty
+    std::string facts;      ///< records of convert/facts.hpp, or empty
     bool in_place = false;  ///< the layers are not here: their files are empty
   };
   /// Writes the image's records into the store. `asked_at`: time of the registry's answer; empty:
@@ -143,6 +143,12 @@ Result<void> make_room(const ImageStore& store, const StoreConfig& config, std::
 /// the file system. True if the store cannot be inspected.
 bool has_room_beside(const ImageStore& store, const StoreConfig& config, std::uint64_t needed,
                      std::uint64_t bytes);
+
+/// Returns whether `auto` stores contents as they are while the disk is fast: where few processors
+/// would compress them, and the store is on a local disk with much room for these `bytes`. Nodes
+/// that share converted layers need the same form, and a user's own store may have a quota.
+bool stores_plain_first(const Config& config, const ImportRequest& request, const ImageStore& store,
+                        LayerCompression compression, std::uint64_t bytes);
 
 /// Waits until this user has fewer imports on this node than the site allows. The lock occupies the
 /// slot.

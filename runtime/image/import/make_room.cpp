@@ -8,6 +8,8 @@
 #include <ctime>
 
 #include "base/format.hpp"
+#include "base/process/kernel.hpp"
+#include "image/pull/layer_process.hpp"
 #include "image/store/eviction.hpp"
 
 namespace spc {
@@ -31,6 +33,11 @@ Error no_room(const ImageStore& store, const std::string& has, std::uint64_t nee
       .hint(hint);
 }
 
+/// Processors from which on compression takes no time, because one thread inflates a layer.
+constexpr unsigned kCompressAside = 4;
+/// Layers are stored uncompressed only if this many such images have room.
+constexpr std::uint64_t kRoomFor = 10;
+
 }  // namespace
 
 bool has_room_beside(const ImageStore& store, const StoreConfig& config, std::uint64_t needed,
@@ -43,6 +50,15 @@ bool has_room_beside(const ImageStore& store, const StoreConfig& config, std::ui
   return fits_beside(
       {.max_bytes = config.max_size, .layer_bytes = layer_bytes(*inventory) + needed}, *space,
       bytes);
+}
+
+bool stores_plain_first(const Config& config, const ImportRequest& request, const ImageStore& store,
+                        LayerCompression compression, std::uint64_t bytes) {
+  return config.layer_compression == "auto" && compression == LayerCompression::lz4 &&
+         !request.user_store &&
+         (config.shared.directory.empty() || config.shared.keep != "layers") &&
+         usable_processors() < kCompressAside && is_on_local_disk(store.path()) &&
+         has_room_beside(store, config.store, bytes, (kRoomFor - 1) * bytes);
 }
 
 Result<void> make_room(const ImageStore& store, const StoreConfig& config, std::uint64_t needed,

@@ -7,6 +7,8 @@
 #include <poll.h>
 #include <sched.h>
 #include <sys/mount.h>
+#include <sys/stat.h>
+#include <sys/sysmacros.h>
 #include <sys/utsname.h>
 #include <sys/vfs.h>
 #include <unistd.h>
@@ -99,6 +101,14 @@ bool files_share_blocks(const char* place) {
   struct statfs status {};
   return ::statfs(place, &status) == 0 &&
          (status.f_type == XFS_SUPER_MAGIC || status.f_type == BTRFS_SUPER_MAGIC);
+}
+
+bool is_on_local_disk(const std::string& directory) {
+  struct stat status {};
+  return ::stat(directory.c_str(), &status) == 0 &&
+         ::access(
+             formatted("/sys/dev/block/{}:{}", major(status.st_dev), minor(status.st_dev)).c_str(),
+             F_OK) == 0;
 }
 
 namespace {

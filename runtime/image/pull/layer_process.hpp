@@ -48,6 +48,10 @@ bool saves_memory_by_erofs(std::uint64_t memory = memory_of_squashfs(LayerCompre
 /// layers need no space. An XFS may have been created without them, which the first start detects.
 bool files_share_blocks(const char* place);
 
+/// Returns whether the directory is on a block device of this machine. False for network file
+/// systems and those in memory, and for Btrfs, which has device numbers of its own.
+bool is_on_local_disk(const std::string& directory);
+
 // --- layer process ---
 
 /// A running `layer-writer`, seen from the process that feeds it: `import`, for which the agent has
