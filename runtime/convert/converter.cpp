@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <condition_variable>
 #include <csignal>
 #include <cstdint>
@@ -251,6 +252,12 @@ class LayerConverter::Work {
     SPC_TRY(writer_.finish());
     SPC_TRY(write_tables());
     hashing_.join();
+    const auto milliseconds = [](PieceQueue::Clock::duration time) {
+      return static_cast<std::uint64_t>(time / std::chrono::milliseconds(1));
+    };
+    layer_.link_ms = milliseconds(queue_.for_blob());
+    layer_.write_ms = milliseconds(queue_.for_readers());
+    layer_.inflate_ms = milliseconds(inflating_took_ - queue_.for_blob() - queue_.for_readers());
     layer_.dropped_devices = tree_.dropped_devices();
     layer_.dropped_xattrs = tree_.dropped_xattrs();
     return layer_;
@@ -259,8 +266,10 @@ class LayerConverter::Work {
  private:
   void inflate() {
     if (!gate_.wait()) return;
+    const auto begin = PieceQueue::Clock::now();
     try {
       auto done = decompress(input_, queue_, limits_.tar_bytes);
+      inflating_took_ = PieceQueue::Clock::now() - begin;
       queue_.finish(done ? std::nullopt : std::optional(std::move(done).error()));
     } catch (const std::bad_alloc&) {
       queue_.finish(Error(ErrorKind::no_space, "out of memory while decompressing"));
@@ -383,6 +392,7 @@ class LayerConverter::Work {
   ConvertedLayer layer_;
   std::unique_ptr<EVP_MD_CTX, FreeDigest> digest_;
   PieceQueue queue_;
+  PieceQueue::Clock::duration inflating_took_{};  // set before queue_ ends
   Budget budget_;
   Tree tree_;
   DataWriter writer_;  // holds pieces of the queue

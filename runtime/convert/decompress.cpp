@@ -47,7 +47,9 @@ class Source {
   /// Reads once from the descriptor, bypassing the buffer.
   Result<std::size_t> read_into(std::span<std::byte> room) {
     for (;;) {
+      const auto begin = PieceQueue::Clock::now();
       const ssize_t got = ::read(fd_, room.data(), room.size());
+      queue_.waited_for_blob(PieceQueue::Clock::now() - begin);
       if (got >= 0) {
         ended_ = got == 0;
         queue_.received(static_cast<std::size_t>(got));

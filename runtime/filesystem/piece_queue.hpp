@@ -2,6 +2,7 @@
 
 #include <array>
 #include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
@@ -61,6 +62,7 @@ class PieceRef {
 /// for a free piece.
 class PieceQueue {
  public:
+  using Clock = std::chrono::steady_clock;
   static constexpr std::size_t kPieces = 8;
   enum Reader : std::size_t { kParser, kHasher, kReaders };
 
@@ -72,8 +74,14 @@ class PieceQueue {
   void publish(Piece* piece);
   /// Counts bytes read from the blob.
   void received(std::size_t bytes) { blob_bytes_.fetch_add(bytes, std::memory_order_relaxed); }
+  /// Adds to the time in which the inflating thread waits for bytes of the blob.
+  void waited_for_blob(Clock::duration time) { for_blob_ += time; }
   /// Ends the stream: successfully, or with the Error in `why`.
   void finish(std::optional<Error> why);
+
+  /// Return the time in which the inflating thread waited, once the stream has ended.
+  [[nodiscard]] Clock::duration for_blob() const { return for_blob_; }
+  [[nodiscard]] Clock::duration for_readers() const { return for_readers_; }
 
   // Functions of the reading threads:
   /// Returns the next piece, or an empty reference at the end of the stream.
@@ -111,6 +119,7 @@ class PieceQueue {
   bool stopped_ = false;
   std::optional<Error> error_;
   std::atomic<std::uint64_t> blob_bytes_ = 0;
+  Clock::duration for_blob_{}, for_readers_{};
 };
 
 inline void PieceRef::reset() noexcept {
@@ -129,7 +138,12 @@ inline PieceQueue::PieceQueue() {
 
 inline Piece* PieceQueue::empty_piece() {
   std::unique_lock lock(mutex_);
-  changed_.wait(lock, [&] { return empty_.count > 0 || stopped_; });
+  const auto is_ready = [&] { return empty_.count > 0 || stopped_; };
+  if (!is_ready()) {
+    const auto begin = Clock::now();
+    changed_.wait(lock, is_ready);
+    for_readers_ += Clock::now() - begin;
+  }
   if (stopped_) return nullptr;
   Piece* piece = empty_.pop();
   piece->size = 0;

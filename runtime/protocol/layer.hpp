@@ -17,6 +17,9 @@ struct ConvertedLayer {
   std::uint64_t dropped_xattrs = 0;   ///< security.*, trusted.*, system.*, user.overlay.*
   /// not 0: the layer was fitted to the layers below and is usable only above them
   std::uint64_t fitted = 0;
+  // Milliseconds of the decompressing thread: it waited for bytes of the blob, it worked, it waited
+  // until its output was hashed and written.
+  std::uint64_t link_ms = 0, inflate_ms = 0, write_ms = 0;
 };
 
 enum class LayerCompression : std::uint32_t { zstd, lz4, none };
@@ -111,7 +114,7 @@ inline std::string order_of(const char* work, std::uint32_t processors) {
 
 /// The only output of the sandbox apart from the image file. Its fixed size needs no parsing.
 struct LayerReport {
-  static constexpr char kMagic[8] = {'S', 'P', 'C', 'L', 'A', 'Y', '3', '\0'};
+  static constexpr char kMagic[8] = {'S', 'P', 'C', 'L', 'A', 'Y', '4', '\0'};
   char magic[8] = {};
   WireError error;  ///< not set: success
   ConvertedLayer layer;

@@ -217,7 +217,7 @@ def convert(data, output, below=None, merges=0, usage=None):
     if len(report) != REPORT.size:
         raise AssertionError(f"layer-writer died with status {done.returncode}: {done.stderr.decode(errors='replace')[-2000:]}")
     magic, failed, _, text, *_ = REPORT.unpack(report)
-    assert magic == b"SPCLAY3\0" and done.returncode == (1 if failed else 0), done
+    assert magic == b"SPCLAY4\0" and done.returncode == (1 if failed else 0), done
     return text.split(b"\0")[0].decode() if failed else None
 
 

@@ -399,9 +399,11 @@ def test_import_times_are_reported_on_request():
     result = succeeds(pull("timed", more=["verbose=yes"]), image)
     assert len(timing_lines(result)) == 1, result
     numbers = re.fullmatch(r"import ([\d.]+) s: resolve ([\d.]+), fetch ([\d.]+) \(2 layers, 4\.2 MB\), wait for the converter ([\d.]+), "
-                           r"verify and publish ([\d.]+), wait for other imports ([\d.]+)", timing_lines(result)[0])
+                           r"verify and publish ([\d.]+), wait for other imports ([\d.]+); longest: layer [12] \(2\.1 MB\), "
+                           r"bound by the link: link ([\d.]+), inflate ([\d.]+), write ([\d.]+)", timing_lines(result)[0])
     assert numbers, timing_lines(result)
-    total, resolve, fetch, convert, publish, others = map(float, numbers.groups())
+    total, resolve, fetch, convert, publish, others, link, inflate, write = map(float, numbers.groups())
+    assert link >= 0.25 and link + inflate + write <= total, numbers[0]
     assert abs(total - (resolve + fetch + convert + publish + others)) < 0.04, numbers[0]
     assert fetch >= 0.3 and resolve >= 0.3 and total <= result.seconds + 0.01, numbers[0]
     again = succeeds(pull("timed", store=result.store, more=["verbose=yes"]), image)

@@ -24,6 +24,24 @@ namespace spc {
 
 // --- import timing ---
 
+namespace {
+
+/// Returns the layer's times, and which of them was the bound.
+std::string line_of(const LayerTimes& layer) {
+  const char* const bound = layer.link >= std::max(layer.inflate, layer.write) ? "the link"
+                            : layer.inflate >= layer.write                     ? "inflating"
+                                                                               : "writing";
+  std::array<char, 200> text{};
+  std::snprintf(text.data(), text.size(),
+                "longest: layer %zu (%.1f MB), bound by %s: link %.2f, inflate %.2f, write %.2f",
+                layer.number, static_cast<double>(layer.bytes) / 1e6, bound,
+                static_cast<double>(layer.link) / 1e3, static_cast<double>(layer.inflate) / 1e3,
+                static_cast<double>(layer.write) / 1e3);
+  return text.data();
+}
+
+}  // namespace
+
 std::string ImportTiming::line(Seconds total) const {
   std::array<char, 400> text{};
   if (layers == 0) {
@@ -38,7 +56,7 @@ std::string ImportTiming::line(Seconds total) const {
                   static_cast<double>(bytes) / 1e6, convert.count(), publish.count(),
                   others.count());
   }
-  return text.data();
+  return text.data() + (longest.number > 0 ? "; " + line_of(longest) : std::string());
 }
 
 std::string ImportTiming::closing_line(const std::string& image, Seconds total) const {
@@ -373,6 +391,11 @@ Result<ConvertedLayer> LayerPull::converted() {
 Result<void> LayerPull::check_archive() {
   const ConvertedLayer layer = SPC_TRY(converted());
   if (layer.fitted != 0) name_ = layer_.names.fitted;
+  times_ = {.number = layer_.place + 1,
+            .bytes = layer_.blob.size,
+            .link = layer.link_ms,
+            .inflate = layer.inflate_ms,
+            .write = layer.write_ms};
   if (layer.diff_id == layer_.diff_id) return {};
   return Error(ErrorKind::corrupt,
                formatted(
@@ -633,6 +656,8 @@ class Pulling {
         SPC_TRY(context_.rights.delivered(one->task->name()));
         context_.timing.from += one->task->came();
         context_.timing.converted += one->task->converts() ? 1 : 0;
+        if (one->task->converts() && one->task->times().total() >= context_.timing.longest.total())
+          context_.timing.longest = one->task->times();
         finish(one->layer, one->task->name());
         context_.store.pulse(one->layer.names.alone, false);
         one = underway_.erase(one);

@@ -31,6 +31,16 @@ namespace spc {
 
 // --- import timing ---
 
+/// Times of a layer's decompressor, in milliseconds.
+struct LayerTimes {
+  std::size_t number = 0;  ///< in the image, from 1 on; 0: none
+  std::uint64_t bytes = 0;
+  std::uint64_t link = 0;     ///< waiting for bytes of the blob
+  std::uint64_t inflate = 0;  ///< working
+  std::uint64_t write = 0;    ///< waiting for the hash and the disk
+  [[nodiscard]] std::uint64_t total() const { return link + inflate + write; }
+};
+
 /// Timing breakdown of an import. At each moment one phase is measured: fetching while any layer is
 /// being fetched without back-pressure, otherwise waiting for the converter while any layer is
 /// being converted.
@@ -47,6 +57,7 @@ struct ImportTiming {
   BytesFrom from;              ///< received bytes, including layers that were only verified
   bool told = false;           ///< progress was shown
   std::size_t all_layers = 0;  ///< of the image
+  LayerTimes longest;          ///< the converted layer that took longest
 
   /// Returns one line for the user. Time outside all phases was spent on determining which layers
   /// are needed.
@@ -120,9 +131,12 @@ class LayerTask {
   [[nodiscard]] virtual std::uint64_t received() const = 0;
   /// Returns the received bytes by source. Peers has more detail on those from other nodes.
   [[nodiscard]] const BytesFrom& came() const { return came_; }
+  /// Returns the times of a converted layer, once it is complete.
+  [[nodiscard]] const LayerTimes& times() const { return times_; }
 
  protected:
   BytesFrom came_;
+  LayerTimes times_;
 };
 
 // --- blob feed ---
