@@ -41,6 +41,7 @@
 #include "protocol/policy.hpp"
 #include "reference/reference.hpp"
 #include "registry/http.hpp"
+#include "registry/signature.hpp"
 #include "share/node_networks.hpp"
 #include "task/security.hpp"
 
@@ -391,7 +392,15 @@ Finding examine_shared_store() {
                       "uid on all nodes",
                       directory)};
   }
-  return {kShared, Verdict::ok, directory, ""};
+  if (!config->shared.uses_in_place()) return {kShared, Verdict::ok, directory, ""};
+  const std::string& key = config->shared.in_place_key;
+  if (const auto known = PublicKey::of_file(key, 0); !key.empty() && !known) {
+    return {kShared, Verdict::warning, known.error().message(),
+            "correct [shared] in_place_key: until then nodes pull each image"};
+  }
+  return {kShared, Verdict::ok,
+          directory + ", used in place, " + (key.empty() ? "notes are not signed" : "signed notes"),
+          ""};
 }
 
 Finding examine_own_store(const std::string& path, int store) {

@@ -2,17 +2,19 @@
 and keeps nothing of them."""
 import base64
 import contextlib
+import hashlib
 import os
 import re
 
 from command import OPEN
 from harness import equal, expect, test
-from images import with_probe
+from images import Image, with_probe
 from shared_test import PLACE, is_at_rest, names, shared_store
 from site_files import rules
 from tags_test import Asked, publish, shown
 
 IN_PLACE = 'use = "in-place"'
+STORE = "/var/lib/spank-container"
 KEY = "/home/shared/in-place"  # KEY.pem and KEY.pub
 
 
@@ -174,6 +176,8 @@ def note_without_the_key_of_the_site_is_refused(cluster):
             cluster.srun("-w", "node01", "/probe", image=name).good()
         before = layers_of(cluster, "node02")
         with rules(cluster, "\n".join(["[shared]", f'directory = "{PLACE}"', IN_PLACE, *verifies])):
+            told = cluster.root("node02", "scontainer", "doctor", "--node").out
+            expect(f"{PLACE}, used in place, signed notes" in told, f"doctor: {told}")
             equal(shown(cluster.srun("-w", "node02", "/probe", "/content", image=name)), ["signed"], "content")
             equal(layers_of(cluster, "node02"), before, "layers of node02")
             # Another image's facts under this signature.
@@ -222,4 +226,23 @@ def container_with_a_name_has_own_layers(cluster):
         equal(len(layers_of(cluster, "node02") - before), 1, "new layers of node02")
     equal(shown(cluster.srun("-w", "node02", "--container-name=place", "/probe", "/content", image=name)), ["named"], "content without the shared store")
     cluster.srun("-w", "node02", "--container-name=place:remove", "true")
+    cluster.must_be_quiet()
+
+
+@test
+def node_without_a_disk_starts_a_larger_image(cluster):
+    """The store of node02 has 16 MB of memory, and no disk. The step reads all of 100 MB."""
+    content = os.urandom(100_000_000)
+    name, _ = cluster.faulty.publish(Image("suites/place-diskless", [[("content", content)]], below=cluster.base_layout))
+    with shared_store(cluster, IN_PLACE):
+        cluster.srun("-w", "node01", "true", image=name).good()
+        cluster.root("node02", "sh", "-euc", f"mount -t tmpfs -o size=16M,mode=755 store {STORE}; /usr/libexec/spank-container/agent setup 998 998").good()
+        try:
+            told = cluster.srun("-w", "node02", "sha256sum", "/content", image=name).good()
+            expect(hashlib.sha256(content).hexdigest() in told, f"other content: {told}")
+            used = os.statvfs(cluster.inside("node02", STORE))
+            kept = (used.f_blocks - used.f_bfree) * used.f_frsize
+            expect(kept < 200_000, f"the store has {kept} bytes")
+        finally:
+            cluster.root("node02", "umount", "-l", STORE).good()
     cluster.must_be_quiet()
