@@ -4,6 +4,7 @@ answers its requests."""
 import array
 import contextlib
 import fcntl
+import hashlib
 import os
 import resource
 import signal
@@ -19,10 +20,12 @@ LAYER_WRITER = os.path.join(os.path.dirname(IMPORT), "layer-writer")
 LAYER_VERIFIER = os.path.join(os.path.dirname(IMPORT), "layer-verifier")
 USER_SOURCE = os.environ.get("SPC_USER_SOURCE", "")
 
-PROGRESS, WARNING, OBJECT, PUBLISH, DONE, FAILED, EVICT, RECORD, NAME, GRANT, WRITTEN = 1, 2, 3, 4, 5, 6, 7, 9, 10, 11, 13
+PROGRESS, WARNING, OBJECT, PUBLISH, DONE, FAILED, EVICT, RECORD, NAME, GRANT, WRITTEN, SERVE = 1, 2, 3, 4, 5, 6, 7, 9, 10, 11, 13, 22
 OBJECT_SOCKET, PUBLISHED, REFUSED, OBEYED, WRITER, ENDED = 16, 17, 18, 19, 20, 21
 PIECE = 4096  # of ImportBytes
+CHUNK = 64 << 10  # kVerifiedChunk
 MESSAGE = struct.Struct("I32s4xQQ600sH2xi1000s400s")  # runtime/protocol/import.hpp
+LOAN = struct.Struct("Q??6xQ32s32s")  # runtime/protocol/fuse.hpp
 
 # Descriptor numbers of children stay reserved here: the pipe on which subprocess reports a failed
 # start must not get one.
@@ -88,8 +91,25 @@ class Store:
             return file.read()
 
 
+class Served:
+    """A layer of the shared store, as sent to its `fuse` server, with its open files."""
+
+    def __init__(self, line):
+        data, (self.file, self.hashes), _, _ = socket.recv_fds(line, LOAN.size, 2)
+        _, _, _, self.bytes, self.layer, self.digest = LOAN.unpack(data)
+
+    def read(self):
+        """Returns the content, verified."""
+        hashes = os.pread(self.hashes, 1 << 24, 0)
+        assert hashlib.sha256(hashes).digest() == self.digest, "the list of hashes is another one"
+        content = b"".join(os.pread(self.file, CHUNK, at) for at in range(0, self.bytes, CHUNK))[:self.bytes]
+        assert hashes == b"".join(hashlib.sha256(content[at:at + CHUNK]).digest() for at in range(0, self.bytes, CHUNK)), "a chunk is another one"
+        return content
+
+
 class Result:
     def __init__(self):
+        self.served = []
         self.progress, self.warnings = [], []
         self.done = self.failed = self.status = None
         self.published, self.evicted = [], []
@@ -331,6 +351,12 @@ class Import:
                     threading.Thread(target=self._publisher, args=(ours, text), daemon=True).start()
                     self._send(OBJECT_SOCKET, descriptors=[theirs.fileno()])
                     theirs.close()
+                elif kind == SERVE:
+                    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+                    self._send(OBJECT_SOCKET, descriptors=[theirs.fileno()])
+                    theirs.close()
+                    with ours:
+                        result.served.append(Served(ours))
                 elif kind == EVICT and digest == bytes(32):
                     result.released += 1
                     for holder in self.store.held:

@@ -444,3 +444,91 @@ def test_node_dying_during_conversion_is_replaced():
     assert 4 <= result.seconds < 15 and any("another node converts" in line for line in result.progress), result
     assert len(shared_layers(shared)) == 1
     assert not shared.below("leases")
+
+
+# --- images in place ---
+
+IN_PLACE = 'use = "in-place"'
+
+
+def in_place(result, image):
+    """Checks that the layers are served and not in the store. Returns their contents."""
+    assert result.failed is None and result.status == 0 and result.done == image.digest[7:], result
+    assert not result.store.layers() and image.digest[7:] in result.store.names("records"), (result.store.layers(), result)
+    return [served.read() for served in result.served]
+
+
+def test_next_node_uses_the_layers_in_place():
+    image, shared = image_of_its_own(3), Shared(IN_PLACE)
+    registry.repository("shared/place", image)
+    first = succeeds(shared.pull("shared/place"), image)
+    assert not first.served
+    for layer in image.layers:
+        os.truncate(shared.blob(layer.digest), 0)
+    requests = requests_of(registry, "shared/place")
+    second = shared.pull("shared/place")
+    assert in_place(second, image) == content(first.store, image) and not second.warnings, second
+    assert requests() == [("HEAD", "manifests")], requests()
+    again = shared.pull("shared/place", store=second.store)
+    assert in_place(again, image) == content(first.store, image), again
+    shared.is_at_rest()
+
+
+def test_merged_and_fitted_layers_are_used_in_place():
+    many = oci.Image([oci.Layer({f"data{i}": noise.randbytes(1000)}) for i in range(40)])
+    lower = oci.Image([base, layer(f("var/tmp/place"), w("none/nothing"))])
+    for name, image in (("many", many), ("lower", lower)):
+        shared = Shared(IN_PLACE)
+        registry.repository(f"shared/place-{name}", image)
+        first, second = (shared.pull(f"shared/place-{name}") for _ in range(2))
+        assert first.failed is None and len(in_place(second, image)) < 20, (first, second)
+        for served in second.served:
+            assert served.layer.hex() + ".sqsh" in first.store.layers(), served.layer.hex()
+
+
+def test_nodes_at_the_same_time_convert_for_all():
+    image, shared = big_image(1, layers=3), Shared(IN_PLACE)
+    registry.repository("shared/place-once", image, slowly(0.5))
+    runs = [(store, agent.Import(store, f"{registry.name}/shared/place-once:1", config=shared.settings)) for store in (new_store() for _ in range(4))]
+    converted = 0
+    for store, run in runs:
+        result = run.wait()
+        result.store = store
+        assert result.failed is None, result
+        converted += bool(store.layers())
+        assert len(result.served) == (0 if store.layers() else 3), result
+    assert converted == 1, converted
+    shared.is_at_rest()
+
+
+def test_image_in_place_requires_delivery_to_its_place():
+    """A repository that names the layers of another one, and does not have them."""
+    image, shared = image_of_its_own(), Shared(IN_PLACE)
+    registry.repository("shared/place-ours", image)
+    stolen = elsewhere.repository("shared/place-stolen", image)
+    for layer in image.layers:
+        del stolen.blobs[layer.digest]
+    succeeds(shared.pull("shared/place-ours"), image)
+    result = shared.pull("shared/place-stolen", server=elsewhere)
+    refused(result, "missing in the registry")
+    assert not result.served
+
+
+def test_private_image_in_place_requires_the_login():
+    image, shared = image_of_its_own(), Shared(IN_PLACE)
+    registry.repository("shared/place-private", image, wants_basic)
+    succeeds(shared.pull("shared/place-private", user=alice(), uid=ALICE), image)
+    result = shared.pull("shared/place-private", uid=BOB)
+    assert result.failed and not result.served, result
+
+
+def test_removed_layer_in_place_stays_readable():
+    image, shared = big_image(2), Shared(IN_PLACE)
+    registry.repository("shared/place-removed", image)
+    first = succeeds(shared.pull("shared/place-removed"), image)
+    second = shared.pull("shared/place-removed")
+    for path in shared_layers(shared):  # as eviction does
+        os.rename(path, os.path.join(shared.path, "trash", os.path.basename(path)))
+    assert in_place(second, image) == content(first.store, image)
+    third = succeeds(shared.pull("shared/place-removed"), image)
+    assert not third.served and third.warnings, third
