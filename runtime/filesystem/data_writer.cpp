@@ -113,10 +113,6 @@ DataWriter::DataWriter(int output, std::uint64_t offset, unsigned workers,
       partial_(new std::byte[kBlockBytes]),
       fragment_(new std::byte[kBlockBytes]),
       ready_(compression == LayerCompression::none ? 0 : workers) {
-  for (Slot& slot : slots_) {
-    slot.own.reset(new std::byte[kBlockBytes]);
-    slot.output.reset(new std::byte[kBlockBytes]);  // not make_unique, which would touch it
-  }
   if (compression == LayerCompression::none) return;
   if (workers == 0) inline_compressor_ = std::make_unique<Compressor>(compression, format);
   for (unsigned i = 0; i < workers; ++i) threads_.emplace_back([this] { work(); });
@@ -133,6 +129,7 @@ DataWriter::~DataWriter() {
 }
 
 void DataWriter::compress(Slot& slot, Compressor& compressor) {
+  if (!slot.output) slot.output.reset(new std::byte[kBlockBytes]);
   const std::size_t size = slot.as_is ? 0 : compressor.compress(slot.input, slot.output.get());
   slot.compressed = size > 0;
   if (slot.compressed) {
@@ -176,6 +173,7 @@ Result<void> DataWriter::submit(std::span<const std::byte> bytes, Buffer* own,
   }
   Slot& slot = slots_[submitted_ % kSlots];
   if (own != nullptr) std::swap(slot.own, *own);
+  if (own != nullptr && !*own) own->reset(new std::byte[kBlockBytes]);
   if (piece != nullptr) slot.piece = *piece;
   slot.input = bytes;
   slot.as_is = is_erofs() && (!file || as_is_);

@@ -56,7 +56,8 @@ bool stores_plain_first(const Config& config, const ImportRequest& request, cons
                         LayerCompression compression, std::uint64_t bytes) {
   return config.layer_compression == "auto" && compression == LayerCompression::lz4 &&
          !request.user_store &&
-         (config.shared.directory.empty() || config.shared.keep != "layers") &&
+         (config.shared.directory.empty() ||
+          (config.shared.keep != "layers" && !config.shared.uses_in_place())) &&
          usable_processors() < kCompressAside && is_on_local_disk(store.path()) &&
          has_room_beside(store, config.store, bytes, (kRoomFor - 1) * bytes);
 }

@@ -298,7 +298,10 @@ LayerPull::LayerPull(ImageLayer layer, LayerLocks locks, std::shared_ptr<StoreOb
 
 Result<std::unique_ptr<LayerPull>> LayerPull::start(ImageLayer layer, LayerLocks locks,
                                                     ImageSource& source, AgentLink& agent,
-                                                    const LayerLimits& limits) {
+                                                    LayerLimits limits) {
+  // A small layer stays uncompressed whatever the disk does: start no threads that compress.
+  if (limits.plain_first != 0 && layer.blob.size < BlobFeed::kLeastForThread)
+    limits.compression = LayerCompression::none;
   auto object = SPC_TRY(agent.new_object(order_of(limits)));
   LayerProcess converter(SPC_TRY_DURING("convert " + name_of(layer), object->writer()));
   const int input = converter.input();

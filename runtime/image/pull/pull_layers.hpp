@@ -257,7 +257,7 @@ class LayerPull final : public LayerTask, private FetchSink {
  public:
   static Result<std::unique_ptr<LayerPull>> start(ImageLayer layer, LayerLocks locks,
                                                   ImageSource& source, AgentLink& agent,
-                                                  const LayerLimits& limits);
+                                                  LayerLimits limits);
 
   void watch(std::vector<pollfd>& descriptors) const override;
   Result<bool> advance() override;
