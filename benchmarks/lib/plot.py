@@ -159,6 +159,16 @@ def tools(report, path):
     return path
 
 
+def cold(report, path):
+    """Draws one panel for each link, and one for connections that are limited."""
+    panels = [(f"{rate} Gb/s", "s", [("floor", report.rows[f"floor.cold.{rate}g"].median), ("import", report.rows[f"cold.{rate}g"].median)])
+              for rate in report.links]
+    limited = [report.rows[f"{name}cold.limited"].median for name in ("floor.", "")]
+    panels.append(("a tenth each", "s", [("one connection", limited[0]), ("import", limited[1])]))
+    path.write_text(drawing(panels, f"{report.title}; floor: curl, SHA-256, inflate, SHA-256; output discarded"))
+    return path
+
+
 def drawing(panels, caption):
     parts, y = [], 12
     for title, unit, bars in panels:
