@@ -409,6 +409,24 @@ def test_blob_is_fetched_by_several_connections_if_each_is_slow():
     assert result.seconds < 6, result.seconds
 
 
+def test_smaller_blobs_use_several_connections_once_they_helped():
+    image = oci.Image([*large().layers, *(oci.Layer({"data": noise.randbytes(megabytes << 20)}) for megabytes in (6, 5))])
+    link = Link(image, each=8e6)
+    ranges = {layer.digest: [] for layer in image.layers[1:]}
+
+    def look(handler, kind, name):
+        if name not in ranges:
+            return link(handler, kind, name)
+        ranges[name].append(handler.headers.get("Range"))
+        wait_for(lambda: link.most >= 7)  # four and then more connections: they have helped
+        return False
+    registry.repository("ranges/smaller", image, look)
+    succeeds(pull("ranges/smaller", settings=config("max_parallel_layers = 2")), image)
+    first, last = (ranges[layer.digest] for layer in image.layers[1:])
+    assert first == [None], first  # it began before
+    assert None in last and len(last) > 3 and len(last) == len(set(last)), last
+
+
 def test_blob_stays_on_one_connection_if_the_link_is_full():
     image = big_image(50)
     link = Link(image, together=8e6)

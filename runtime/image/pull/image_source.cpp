@@ -649,7 +649,7 @@ std::unique_ptr<BlobStream> Repository::open_elsewhere(const Descriptor& layer, 
                          .what = "layer " + in_quotes(layer.digest.str()),
                          .exact_size = layer.size,
                          .begin_at = shared_ == nullptr ? from : 0};
-    if (layer.size >= kLeastRangedBlob)
+    if (layer.size >= (ranges_.helps == true ? kLeastKnownToBeRanged : kLeastRangedBlob))
       return open_in_ranges(session_, std::move(request), to, ranges_);
     return std::make_unique<Fetch>(session_, std::move(request), to);
   };

@@ -91,8 +91,9 @@ struct RangeUse {
   std::size_t in_flight = 0;  ///< chunks that are fetched or in memory
 };
 
-/// Blobs of this many bytes are worth several connections.
-inline constexpr std::uint64_t kLeastRangedBlob = 32 << 20;
+/// Blobs of this many bytes are worth finding out whether several connections are faster, and those
+/// of so many are fetched by several if they are.
+inline constexpr std::uint64_t kLeastRangedBlob = 32 << 20, kLeastKnownToBeRanged = 4 << 20;
 
 /// Returns a stream of a large blob over as many connections as make it faster (ranged_blob.cpp).
 /// `request` has the blob's exact size. `session` and `use` are borrowed.

@@ -56,7 +56,7 @@ class RangedBlob final : public BlobStream {
  private:
   using Clock = std::chrono::steady_clock;
   using Take = HttpHandler::Take;
-  static constexpr std::uint64_t kChunk = 8 << 20;
+  static constexpr std::uint64_t kChunk = 8 << 20, kLeastChunk = 1 << 20;
   static constexpr std::size_t kFirst = 4, kMost = 10;  // connections for chunks
   static constexpr int kMostFailures = 3;
   static constexpr double kFaster = 1.2;
@@ -103,7 +103,8 @@ class RangedBlob final : public BlobStream {
   bool rest_is_done_ = false;    // it has come to the first chunk
   std::list<Chunk> chunks_;      // in order, without gaps
   std::uint64_t chunks_end_ = 0;
-  std::size_t wanted_ = 0;  // connections for chunks
+  std::uint64_t chunk_ = kChunk;  // bytes of a chunk
+  std::size_t wanted_ = 0;        // connections for chunks
   int failures_ = 0;
   std::optional<Clock::time_point> paused_from_;  // since then the sink takes nothing
   Clock::duration pauses_{};                      // of this interval
@@ -118,7 +119,8 @@ void RangedBlob::start() {
   measure_from_now();
   if (use_.helps != true) return;
   wanted_ = kMost;
-  chunks_end_ = position_ + kChunk;
+  chunk_ = std::clamp((size_ - position_) / kMost, kLeastChunk, kChunk);
+  chunks_end_ = position_ + chunk_;
   add_chunks();
 }
 
@@ -251,7 +253,7 @@ void RangedBlob::add_chunks() {
     Chunk& chunk = chunks_.emplace_back();
     ++use_.in_flight;
     chunk.begin = chunks_end_;
-    chunk.end = chunks_end_ = std::min(chunk.begin + kChunk, size_);
+    chunk.end = chunks_end_ = std::min(chunk.begin + chunk_, size_);
     chunk.bytes.reserve(static_cast<std::size_t>(chunk.end - chunk.begin));
     fetch(chunk);
   }
