@@ -637,7 +637,7 @@ class LayerInPlace final : public VerifiedFile {
  public:
   /// Reads the list of hashes. Error: it is not the expected one.
   static Result<std::unique_ptr<LayerInPlace>> open(const FuseLoan& loan) {
-    if (loan.verified_bytes > kMostBytes) return damaged("a layer that is too large");
+    if (loan.verified_bytes > kMostVerified) return damaged("a layer that is too large");
     std::vector<Digest> hashes((loan.verified_bytes + kVerifiedChunk - 1) / kVerifiedChunk);
     const auto list = std::as_writable_bytes(std::span(hashes));
     SPC_TRY(ImageFile(kFuseHashes, 0, list.size()).read(0, list));
@@ -664,7 +664,6 @@ class LayerInPlace final : public VerifiedFile {
   }
 
  private:
-  static constexpr std::uint64_t kMostBytes = std::uint64_t{1} << 40U;
   static constexpr std::size_t kCachedBytes = 8 << 20;
   static constexpr int kMostLines = 20;
 

@@ -69,5 +69,6 @@ struct FuseLoan {
 /// The list of an image's hashes: the SHA-256 of each chunk of this size, the last one shorter,
 /// without anything else.
 inline constexpr std::uint64_t kVerifiedChunk = 64 << 10;
+inline constexpr std::uint64_t kMostVerified = std::uint64_t{1} << 40U;  ///< bytes of an image
 
 }  // namespace spc

@@ -466,7 +466,8 @@ Result<ImageInPlace> ImageInPlace::parse(std::string_view text) {
     };
     if (words[0] == "layer" && words.size() == 4) {
       Layer layer{.name = digest_at(1), .hashes = digest_at(3)};
-      is_right = is_right && read_number(words[2], layer.bytes);
+      is_right = is_right && read_number(words[2], layer.bytes) && layer.bytes > 0 &&
+                 layer.bytes <= kMostVerified;
       image.layers.push_back(layer);
     } else if (words[0] == "manifest" && words.size() == 2) {
       image.manifest = digest_at(1);

@@ -409,11 +409,16 @@ def shared_files():
     texts = ["blob", "", "x" * 5000, "{}", "blob\0"]
     layers = [sound, sound[:-1], b"", sound + b"x", bytes(32), hashlib.sha256(b"").digest(), b"x" * 3000]
     names = [b"registry:5000/x", b"", b"\x1b[31m", b"a" * 1024, b"a" * 1025, b"a\tb\nc", b"\0"]
+    head = b"spank-container image in place 1\nmanifest sha256:BLOB\nplace registry:5000/x\nform 2-squashfs-zstd\n"
+    layer = b"layer sha256:BLOB %d sha256:" + hashlib.sha256(b"").hexdigest().encode() + b"\n"
+    sizes = (5, 0, 1 << 40, (1 << 40) + 1, (1 << 64) - 32)
+    notes = [head + layer % sizes[number % 5] + b"facts " + (b"", b"Zm9v", b"?")[number % 3] + (b"", b"\nsignature Zm9v")[number % 2] for number in range(15)]
+    notes += [b"", head, head.replace(b"image", b"\0"), head[:50], layer, b"\n" * 100, head + b"layer x\n", head + (layer % 5) * 1000]
     found = []
-    for number in range(20):
+    for number in range(len(notes)):
         lease, text = leases[number % len(leases)].encode("latin-1"), texts[number % len(texts)].encode()
         for how in (1, 9, 3 + 4 * (number % 2)):
-            found.append(bytes([how]) + b"\x01".join((lease, text, layers[number % len(layers)], names[number % len(names)], (b"BLOB.x", b"BLOB.", b"x", b"..", b"BLOB.x BLOB.y")[number % 5 if number else 0])))
+            found.append(bytes([how]) + b"\x01".join((lease, text, layers[number % len(layers)], names[number % len(names)], (b"BLOB.x", b"BLOB.", b"x", b"..", b"BLOB.x BLOB.y")[number % 5 if number else 0], notes[number])))
     return found
 
 

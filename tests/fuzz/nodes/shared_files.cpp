@@ -12,6 +12,7 @@
 #include "base/hash.hpp"
 #include "lib/memory_file.hpp"
 #include "lib/parts.hpp"
+#include "protocol/fuse.hpp"
 #include "share/shared_store.hpp"
 
 using namespace spc;
@@ -81,11 +82,24 @@ void check_layer(const SharedStore& store, const Digest& blob) {
   must(!*copied || store.has_layer(layer), "a layer that is sound stays");
 }
 
+void check_note(const SharedStore& store, const Digest& blob) {
+  const auto note = store.image_note(blob, kFrom, "2-squashfs-zstd");
+  const auto image = note ? ImageInPlace::parse(note->text) : Result(ImageInPlace());
+  if (!image) return must_be_readable(image.error());
+  for (const auto& layer : image->layers) {
+    must(layer.bytes <= kMostVerified, "a layer in place has a possible size");
+    if (const auto opened = store.open_layer(*image, layer); !opened)
+      must_be_readable(opened.error());
+  }
+  const auto again = ImageInPlace::parse(image->serialize());
+  must(image->layers.empty() || again.has_value(), "a note is read as it was written");
+}
+
 }  // namespace
 
 // First byte: 1: the lease's owner died, 2: a link in place of the blob, 4: a link in place of the
 // awaited blob, 8: the blob exists. Then, in parts: lease, blob, layer, name of a place, name of a
-// file in tmp/. BLOB stands for the blob's name.
+// file in tmp/, note of an image in place. BLOB stands for the blob's name.
 FUZZ_TARGET(shared_files) {
   static const Scene scene;
   if (size == 0) return 0;
@@ -94,7 +108,7 @@ FUZZ_TARGET(shared_files) {
   const std::string text = replaced(std::string(text_of(data + 1, size - 1)), "BLOB", blob.hex());
   std::string_view rest = text;
   const auto lease = next_part(rest), content = next_part(rest), layer = next_part(rest),
-             name = next_part(rest), growing = next_part(rest);
+             name = next_part(rest), growing = next_part(rest), note = next_part(rest);
 
   fs::remove_all(scene.store);
   must(::mkdir(scene.store.c_str(), 0700) == 0, "there is room");
@@ -121,6 +135,9 @@ FUZZ_TARGET(shared_files) {
   if (is_name && (how & 4) != 0)
     fs::create_symlink(scene.secret, scene.store / "tmp" / std::string(growing));
   if (is_name && (how & 4) == 0) put(scene.store / "tmp" / std::string(growing), "growing");
+
+  put(scene.store / "images" / (blob.hex() + "." + place.substr(0, 16) + ".2-squashfs-zstd"), note);
+  check_note(*store, blob);
 
   const auto document = store->document(blob, 1 << 16, kFrom);
   must(!document || Sha256::of(*document) == blob, "a document has its digest");
