@@ -180,18 +180,17 @@ void SharedBlob::proven(bool is_right) {
 // --- turn to convert ---
 
 Result<bool> ConvertingTurn::await(const std::function<Result<bool>()>& look, std::uint64_t bytes) {
-  using Clock = std::chrono::steady_clock;
   constexpr int kPause = 500;  // milliseconds
   WatchedLease others;
   bool is_told = false;
   // The time to pull all layers at 8 MB/s.
-  const auto end = Clock::now() + std::chrono::seconds(30 + bytes / 8'000'000);
+  const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(30 + bytes / 8'000'000);
   for (;;) {
     if (SPC_TRY(look())) {
       this->end();
       return true;
     }
-    if (lease_ || Clock::now() >= end) return false;
+    if (lease_ || std::chrono::steady_clock::now() >= end) return false;
     auto lease = shared_.lease(image_, place_, others);
     if (!lease) return false;  // the store cannot be written, which the blobs will report
     if (*lease) {
