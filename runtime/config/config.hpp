@@ -98,6 +98,8 @@ using Keys = std::vector<Key>;
 
 /// Sets the members to their defaults.
 void set_defaults(const Keys& keys);
+/// Sets the member of this name, or appends an element to its list. Ignores unknown names.
+void set_member(const Keys& keys, std::string_view name, std::string_view value);
 
 // --- the table ---
 
@@ -276,6 +278,9 @@ struct SitePolicy {
   static std::optional<SitePolicy> read_if_any();
   static SitePolicy read() { return read_if_any().value_or(SitePolicy()); }
 
+  /// Returns the keys of records, which refer to this object: those of config.toml, and the
+  /// settings from enroot's files. To set many, make them once, for set_member().
+  Keys record_keys();
   /// Sets the value of a record, or appends an element to a list. Ignores unknown keys.
   void set(std::string_view key, std::string_view value);
   /// Applies KEY=VALUE texts of plugstack.conf, which override config.toml.
@@ -286,10 +291,6 @@ struct SitePolicy {
   [[nodiscard]] std::optional<bool> flag(std::string_view key) const;
 
   bool operator==(const SitePolicy&) const = default;
-
- private:
-  /// Returns what records have: the keys, and the settings from enroot's files.
-  Keys record_keys();
 };
 
 /// Returns the records in the form stored after the PolicyRecord.

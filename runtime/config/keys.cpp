@@ -69,6 +69,12 @@ void set_defaults(const Keys& keys) {
   }
 }
 
+void set_member(const Keys& keys, std::string_view name, std::string_view value) {
+  for (const Key& key : keys) {
+    if (key.name == name) key.set(value);
+  }
+}
+
 }  // namespace spc
 
 // --- allowed values ---

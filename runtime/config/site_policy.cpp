@@ -65,8 +65,10 @@ Result<SitePolicy> SitePolicy::of(int policy_file) {
     return Error(ErrorKind::internal, "read the site's policy: unexpected length");
   }
   SitePolicy site;
+  // One table for all records: it is longer than they are.
+  const Keys keys = site.record_keys();
   for (Records records(std::string_view(bytes).substr(sizeof record)); records.next();)
-    site.set(records.key(), records.value());
+    set_member(keys, records.key(), records.value());
   return site;
 }
 
@@ -78,9 +80,7 @@ std::optional<SitePolicy> SitePolicy::read_if_any() {
 }
 
 void SitePolicy::set(std::string_view key, std::string_view value) {
-  for (const Key& one : record_keys()) {
-    if (one.name == key) one.set(value);
-  }
+  set_member(record_keys(), key, value);
 }
 
 void SitePolicy::override_with(const std::vector<std::string>& settings) {

@@ -266,6 +266,7 @@ Result<void> TaskEntry::write(int file) const {
 Result<TaskEntry> TaskEntry::read(int file) {
   const Parts parts = SPC_TRY(read_parts(file));
   TaskEntry entry;
+  const Keys site = entry.site.record_keys();
   int from = 0;
   for (Records record(parts.notes); record.next();) {
     const std::string_view key = record.key();
@@ -277,7 +278,7 @@ Result<TaskEntry> TaskEntry::read(int file) {
     if (key == "writable") entry.spec.writable = value == "1";
     const auto equals = value.find('=');
     if (key == "site" && equals != std::string_view::npos)
-      entry.site.set(value.substr(0, equals), value.substr(equals + 1));
+      set_member(site, value.substr(0, equals), value.substr(equals + 1));
   }
   entry.spec.from = static_cast<ContainerSpec::From>(from);
   entry.wishes = EnvironmentWishes::parse(parts.notes);
