@@ -14,7 +14,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <cstdlib>
 #include <cstring>
 #include <ctime>
@@ -307,8 +306,6 @@ void send_line(int stepd, const std::string& line, SaveMessageKind kind) {
     if (number != SIGALRM && number != SIGKILL && number != SIGSTOP) ::signal(number, SIG_IGN);
   }
   ::signal(SIGALRM, SIG_DFL);
-  if (!send_struct(stepd, SaveMessage{.kind = SaveMessageKind::started, .may_be_lost = true}))
-    ::_exit(1);
   // An open pipe would keep srun waiting for more output.
   const int host = facts.host.get();
   const auto close = [](unsigned first, unsigned last) {
@@ -351,19 +348,14 @@ void send_line(int stepd, const std::string& line, SaveMessageKind kind) {
 }  // namespace
 
 Result<void> report_at_end(const StepChannel& step, const EndFacts& facts) {
-  int ends[2];
-  if (::pipe2(ends, O_CLOEXEC) != 0) return Error::from_errno(errno, "make a pipe");
-  const UniqueFd announced(ends[0]);
-  UniqueFd of_child(ends[1]);
+  // slurmstepd does not wait for a process that has not been announced when the tasks end. The
+  // leader announces it, so that tasks need not wait until it runs. slurmstepd does not adopt it,
+  // and waits for the end of its socket.
+  SPC_TRY(send_struct(step.save.get(),
+                      SaveMessage{.kind = SaveMessageKind::started, .may_be_lost = true}));
   const auto work = [&]() -> int { wait_and_report(step.save.get(), facts); };
-  // slurmstepd does not adopt it, and waits for the end of its socket.
   auto process = SPC_TRY(Child::run(work, "watch the end of the step", 0));
   process.release();
-  // slurmstepd does not wait for a process that has not announced itself when the tasks end. It
-  // closes the pipe after that.
-  of_child.reset();
-  char none = 0;
-  while (::read(announced.get(), &none, 1) < 0 && errno == EINTR) continue;
   return {};
 }
 
