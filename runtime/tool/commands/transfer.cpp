@@ -10,6 +10,7 @@
 #include <optional>
 
 #include "base/bytes.hpp"
+#include "base/file.hpp"
 #include "base/format.hpp"
 #include "base/hash.hpp"
 #include "base/new_file.hpp"
