@@ -1,5 +1,6 @@
 """Time until a task runs in its container."""
 
+import os
 import time
 
 import agent_side
@@ -11,6 +12,7 @@ from step import Steps
 
 
 FLOOR = "start.peer.fork-exec"
+BWRAP = ("bwrap", "start.peer.bwrap")
 
 
 def measure(work, build, quick):
@@ -52,6 +54,7 @@ class StartBenchmark:
         call("mksquashfs", self.tree, self.squashfs, "-comp", "zstd", "-Xcompression-level", "1", "-quiet", "-no-progress")
         node.make(self.work / "mnt")
         self.peers = self.find_peers()
+        self.starts_of_user = self.prepare_starts_of_user()
 
     def measure_warm(self, repeats):
         read_through(*node.layer_files(), self.squashfs, self.tree)
@@ -60,8 +63,10 @@ class StartBenchmark:
             self.sample_mounted()
             self.sample_shared()
             self.sample_peers()
+            self.sample_starts_of_user()
         for _ in range(3 if self.quick else 9):
             self.sample_tasks()
+            self.sample_many_of_user()
         self.report.note(f"phases of the last start.mounted.3-layers: {self.phases}")
 
     def sample_host(self):
@@ -110,6 +115,35 @@ class StartBenchmark:
             peers["ch-run"] = ["ch-run", self.tree, "--", "/bin/true"]
             peers["ch-run-squashfs"] = ["ch-run", "-m", self.work / "mnt", self.squashfs, "--", "/bin/true"]
         return peers
+
+    # --- scontainer run ---
+
+    def prepare_starts_of_user(self):
+        """The same image for the job's user without Slurm: unpacked, as a file, and in the user's
+        own store. bwrap gets the directory."""
+        self.home = node.make(self.work / "home")
+        os.chown(self.home, node.JOB_ID, node.JOB_ID)
+        node.add_user_programs(self.steps.build)
+        scontainer = node.PROGRAMS / "scontainer"
+        self.steps.run(scontainer, "pull", "-q", self.image["base"], env={"HOME": str(self.home)})
+        run = [scontainer, "run", "--pull=never"]
+        return {"directory": [*run, self.tree, "/bin/true"], "squashfs": [*run, self.squashfs, "/bin/true"],
+                "stored": [*run, self.image["base"], "/bin/true"]}
+
+    def sample_starts_of_user(self):
+        for name, command in self.starts_of_user.items():
+            times = self.steps.run(*command, env={"HOME": str(self.home)})
+            self.report.samples(f"start.user.{name}", "ms", "scontainer run, image base: " + name, of=BWRAP).add(times["whole"])
+            self.add_used(f"start.user.{name}", times)
+
+    def sample_many_of_user(self):
+        """64 starts at once, in ms for all: the inverse of the rate."""
+        if "bwrap" not in self.peers:
+            return
+        many = {"start.peer.bwrap.64": self.peers["bwrap"], **{f"start.user.{name}.64": command for name, command in self.starts_of_user.items()}}
+        for name, command in many.items():
+            times = self.steps.run(*command, tasks=64, env={"HOME": str(self.home)})
+            self.report.samples(name, "ms", "64 at once", of=None if "peer" in name else ("64 bwrap", "start.peer.bwrap.64")).add(times["whole"])
 
     def sample_tasks(self):
         one = self.steps.run_unshared("/bin/true", image=self.image["pytorch"])

@@ -34,6 +34,12 @@ def set_up(work, build):
     (CONFIG / "config.toml").write_text("")
 
 
+def add_user_programs(build):
+    """Adds the programs of `scontainer`, which find the others in their own directory."""
+    for program in ("runtime/tool/scontainer", "libexec/scontainer-images", "libexec/user-source"):
+        shutil.copy(build / program, PROGRAMS)
+
+
 def make(directory):
     directory.mkdir()
     return directory

@@ -16,6 +16,7 @@ ENVIRONMENT = {"PATH": "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin", "HOME": "
 
 class Steps:
     def __init__(self, build):
+        self.build = build
         # Started by the loader, as a variable would be passed on to the job.
         (loader,) = Path("/").glob("lib*/ld-linux-*.so.*")
         self.program = [str(loader), "--library-path", str(node.PROGRAMS), str(build / "benchmarks/bench-step")]
