@@ -45,6 +45,7 @@ class IoBenchmark:
         if has("squashfuse_ll") and not self.quick:
             self.mount_squashfuse()
         add_host_trees(self.tree)
+        self.measure_ready("io.ready.store", "task_init, layers in the node's store, not mounted, the registry asked", 3 if self.quick else 15)
         self.measure_warm(3 if self.quick else 9)
         self.measure_cold(2 if self.quick else 5)
         self.measure_in_place(2 if self.quick else 7)
@@ -64,6 +65,7 @@ class IoBenchmark:
                 for name, what, of in (("first", "their files in the page cache", "warm"), ("warm", "the second time in a step", "warm"),
                                        ("cold", "after drop_caches", "cold"))}
         self.steps.run(*TORCH, env=ENVIRONMENT, image=self.image)
+        self.measure_ready("io.ready.place", "task_init, layers in place, the registry asked", 3 if self.quick else 15, of=("store", "io.ready.store"))
         for _ in range(repeats):
             rows["first"].add(self.steps.run(*TORCH, env=ENVIRONMENT, image=self.image)["ran"] / 1e3)
             rows["warm"].add(float(self.steps.run(*AGAIN, env=ENVIRONMENT, image=self.image)["stderr"].split()[-1]))
@@ -105,6 +107,11 @@ class IoBenchmark:
             for name in self.places:
                 drop_caches()
                 self.sample("torch.cold", TORCH, name)
+
+    def measure_ready(self, name, what, repeats, of=None):
+        row = self.report.samples(name, "ms", what, of=of)
+        for _ in range(repeats):
+            row.add(self.steps.run("/bin/true", image=self.image)["entered"])
 
     def sample(self, what, program, place, keep=True):
         times = self.steps.run(*program, env=ENVIRONMENT, **self.places[place])
