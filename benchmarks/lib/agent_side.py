@@ -21,6 +21,7 @@ MESSAGE = struct.Struct("<I32s4xQQ600sH2xi1000s400s")
 PIECE = 4096  # ImportBytes
 PIPE = 1 << 20  # kLayerPipe
 LAYERS = node.STORE / "layers/sha256"
+started = []  # processes of the service user, also ended ones
 
 
 @dataclass
@@ -43,7 +44,7 @@ def import_image(reference):
     theirs.close()
     source.close()
     asks.close()  # no user's side: every request of import for credentials is answered with "none"
-    with ours, MemoryWatch(child) as memory:
+    with ours, MemoryWatch() as memory:
         failure = serve(ours)
         wall = time.monotonic() - begin
         _, status = os.waitpid(child, 0)
@@ -72,6 +73,7 @@ def start_as_service(command, *descriptors):
     """Starts one of our programs with these descriptors from 3 on."""
     child = os.fork()
     if child > 0:
+        started.append(child)
         return child
     try:
         os.setgroups([])
@@ -192,13 +194,13 @@ def publish(file, place, name):
 
 
 class MemoryWatch:
-    """Samples the resident sets of a process and its descendants. Shared pages are counted more
-    than once."""
+    """Samples the resident sets of the started processes and their descendants. Shared pages are
+    counted more than once."""
 
     INTERVAL_S = 0.02
 
-    def __init__(self, root):
-        self.root = root
+    def __init__(self):
+        self.first = len(started) - 1  # the import; its writers and verifiers follow
         self.peak = 0
         self.ended = threading.Event()
         self.thread = threading.Thread(target=self.watch)
@@ -213,7 +215,7 @@ class MemoryWatch:
 
     def watch(self):
         while not self.ended.wait(self.INTERVAL_S):
-            self.peak = max(self.peak, sum(resident(process) for process in family(self.root)))
+            self.peak = max(self.peak, sum(resident(process) for root in started[self.first:] for process in family(root)))
 
 
 def family(root):
