@@ -11,6 +11,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <list>
+#include <utility>
 
 #include "base/format.hpp"
 #include "base/text.hpp"
@@ -395,6 +396,7 @@ struct HttpClient::Impl {
   HttpSettings settings;
   std::optional<bool> hashed_certificates;  // determined by the first https request
   std::list<std::unique_ptr<Transfer>> transfers;
+  bool resumed = false;  // since the last wait
 
   ~Impl() {
     for (auto& transfer : transfers) {
@@ -593,6 +595,7 @@ void HttpClient::resume(HttpHandler& handler) {
   Transfer* transfer = impl_->of(handler);
   if (transfer == nullptr || !transfer->paused) return;
   transfer->paused = false;
+  impl_->resumed = true;
   curl_easy_pause(transfer->handle, CURLPAUSE_CONT);
 }
 
@@ -605,6 +608,8 @@ Result<void> HttpClient::wait(std::chrono::milliseconds timeout, std::span<pollf
         static_cast<short>(((others[i].events & POLLIN) != 0 ? CURL_WAIT_POLLIN : 0) |
                            ((others[i].events & POLLOUT) != 0 ? CURL_WAIT_POLLOUT : 0));
   }
+  // A resumed transfer may be complete already, and no descriptor would tell.
+  if (std::exchange(impl_->resumed, false)) timeout = {};
   int running = 0;
   CURLMcode code =
       curl_multi_poll(impl_->multi, watched.data(), static_cast<unsigned>(watched.size()),
