@@ -206,15 +206,15 @@ def test_enroot_list_shows_running_container_and_exec_joins_it():
 
 
 def test_enroot_load_and_directories_of_the_environment_work():
-    places = {"ENROOT_DATA_PATH": path("elsewhere"), "ENROOT_CACHE_PATH": path("cache")}
+    places = {"ENROOT_DATA_PATH": path("enroot-data"), "ENROOT_CACHE_PATH": path("cache")}
     enroot("load", "-n", "loaded", uri(plain()), **places).succeeds()
-    assert os.listdir(path("elsewhere")) == ["loaded"], os.listdir(path("elsewhere"))
+    assert os.listdir(path("enroot-data")) == ["loaded"], os.listdir(path("enroot-data"))
     assert os.path.isdir(path("cache/spank-container/layers")), list(os.walk(path("cache")))
     enroot("start", "loaded", "sh", "-c", "cat /etc/os-release; echo [$XDG_DATA_HOME]", **places).succeeds("Debian", "[]")
     refuses(enroot("load", "-n", "loaded", uri(), **places), "File already exists")
     failed = enroot("load", "-n", "none", uri(f"{machine.registry.name}/nope:1"), **places)
-    assert failed.status == 1 and os.listdir(path("elsewhere")) == ["loaded"], failed
-    enroot("info", **places).succeeds(f"ENROOT_DATA_PATH={path('elsewhere')}\n")
+    assert failed.status == 1 and os.listdir(path("enroot-data")) == ["loaded"], failed
+    enroot("info", **places).succeeds(f"ENROOT_DATA_PATH={path('enroot-data')}\n")
     assert re.fullmatch(r"4\.\d+\.\d+\n", enroot("version").succeeds().out)
     enroot("remove", "-f", "loaded", **places).succeeds()
 

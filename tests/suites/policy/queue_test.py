@@ -7,7 +7,7 @@ import shutil
 
 from command import await_true
 from errors_test import answered
-from harness import equal, expect, test
+from harness import Failed, equal, expect, test
 from images import INDEX, MANIFEST, digest_of, with_probe
 from site_files import rules
 
@@ -230,7 +230,16 @@ def sacct_shows_images_of_jobs_arrays_components_and_steps(cluster):
 
         wanted = {str(plain): "", **{f"{array}_{task}": text for task in range(3)}, f"{mixed}+0": text, f"{mixed}+1": text, str(steps): "",
                   f"{steps + 1}+0": text, f"{steps + 1}+1": second}
-        await_true(lambda: wanted.keys() <= dict(rows(job_line)).keys(), 60, f"slurmdbd lacks jobs: {rows(job_line)}")
+        missing = set(wanted)
+
+        def has_all():
+            missing.difference_update(dict(rows(job_line)))
+            return not missing
+
+        try:
+            await_true(has_all, 60, "")
+        except Failed:
+            raise Failed(f"slurmdbd lacks {sorted(missing)}, has {[job for job, _ in rows(job_line)]}") from None
         found = dict(rows(job_line))
         equal({job: found[job] for job in wanted}, wanted, "images of jobs")
         found = dict(rows(step_line))
