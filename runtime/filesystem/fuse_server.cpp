@@ -632,7 +632,7 @@ Digest sha256_of(std::span<const std::byte> bytes) {
 }
 
 /// A layer in the shared store. Bytes are verified each time they are read from the file, because
-/// its server may give others the next time.
+/// the file server may deliver other bytes the next time.
 class LayerInPlace final : public VerifiedFile {
  public:
   /// Reads the list of hashes. Error: it is not the expected one.

@@ -150,7 +150,7 @@ struct CacheLimits {
   std::size_t directories = 16 << 20;
 };
 
-/// Reads bytes of a file that others may change, and verifies each of them. Thread-safe.
+/// A file that other processes may change. Verifies all bytes that it reads. Thread-safe.
 class VerifiedFile {
  public:
   virtual ~VerifiedFile() = default;

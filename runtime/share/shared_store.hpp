@@ -191,7 +191,7 @@ class SharedStore {
   /// Publishes the note of an image, whose layers are there. `signature`: of its text; may be
   /// empty.
   Result<void> note_image(const ImageInPlace& image, std::string_view signature) const;
-  /// A note as read, which anyone can have written that can write here.
+  /// A note as read. Any process that can write here may have written it.
   struct ImageNote {
     std::string text, signature;
   };

@@ -817,8 +817,8 @@ void give_up_what_is_not_needed() {
   std::signal(SIGPIPE, SIG_IGN);
 }
 
-/// Makes an import without the shared store if its file system does not answer: a call that waits
-/// for a dead server can last for ever.
+/// Clears the shared store's directory if its file system does not answer: a call that waits for a
+/// dead server can last for ever.
 void check_shared_store(SharedConfig& shared, AgentLink& agent) {
   if (shared.directory.empty()) return;
   const auto looked = unless_dead([directory = shared.directory] {
