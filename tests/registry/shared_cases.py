@@ -532,3 +532,19 @@ def test_removed_layer_in_place_stays_readable():
     assert in_place(second, image) == content(first.store, image)
     third = succeeds(shared.pull("shared/place-removed"), image)
     assert not third.served and third.warnings, third
+
+
+def test_image_in_place_is_not_pulled_where_pulls_are_forbidden():
+    image, shared = image_of_its_own(), Shared(IN_PLACE)
+    registry.repository("shared/place-never", image, wants_basic)
+    how = {"user": alice(), "uid": ALICE}
+    succeeds(shared.pull("shared/place-never", **how), image)
+    second = shared.pull("shared/place-never", **how)
+    assert in_place(second, image)
+    forbidden = {**how, "store": second.store, "more": ["pull=never"]}
+    assert in_place(shared.pull("shared/place-never", **forbidden), image)
+    for path in shared_layers(shared):
+        os.unlink(path)
+    requests = requests_of(registry, "shared/place-never")
+    refused(shared.pull("shared/place-never", **forbidden), "neither on this node nor in the shared store")
+    assert not requests(), requests()

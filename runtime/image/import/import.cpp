@@ -653,10 +653,15 @@ Result<Digest> import_by(const Import& import, const ImageReference& name, ByDig
   const auto admit = [&](const std::string& manifest, const std::vector<Digest>& indexes) {
     return admission.decide(manifest, indexes, pull, repository);
   };
-  if (const auto image = SPC_TRY(stored.usable(pull, repository, admit, import.agent));
-      image && SPC_TRY(in_place.has_or_serves(*image))) {
+  const auto known = SPC_TRY(stored.usable(pull, repository, admit, import.agent));
+  if (known && SPC_TRY(in_place.has_or_serves(*known))) {
     SPC_TRY(about_store(admission.keep(), import.store));
-    return *image;
+    return *known;
+  }
+  if (known && pull == PullPolicy::never) {
+    return Error(ErrorKind::not_found,
+                 "its layers are neither on this node nor in the shared store")
+        .hint("pull it first, or drop --container-pull=never");
   }
 
   const auto shared = in_place.is_used() ? std::nullopt : shared_store(import);
