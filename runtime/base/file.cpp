@@ -27,6 +27,17 @@ Result<void> write_all(int fd, std::span<const std::byte> bytes) {
   return {};
 }
 
+Result<void> read_exactly(int fd, std::uint64_t at, std::span<std::byte> into, const char* step) {
+  while (!into.empty()) {
+    const ssize_t got = ::pread(fd, into.data(), into.size(), static_cast<off_t>(at));
+    if (got < 0 && errno == EINTR) continue;
+    if (got <= 0) return Error::from_errno(got < 0 ? errno : EIO, step);
+    into = into.subspan(static_cast<std::size_t>(got));
+    at += static_cast<std::uint64_t>(got);
+  }
+  return {};
+}
+
 Result<std::string> read_file(int fd, std::size_t limit) {
   std::string text;
   char buffer[16384];

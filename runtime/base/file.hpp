@@ -21,6 +21,9 @@ inline Result<void> write_all(int fd, std::string_view text) {
   return write_all(fd, std::as_bytes(std::span(text)));
 }
 
+/// Fills `into` from offset `at` on. Error, during `step`: fewer bytes are there (EIO).
+Result<void> read_exactly(int fd, std::uint64_t at, std::span<std::byte> into, const char* step);
+
 /// Reads from offset 0 to the end, at most `limit` bytes; a longer file is ErrorKind::invalid.
 Result<std::string> read_file(int fd, std::size_t limit);
 

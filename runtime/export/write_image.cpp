@@ -232,16 +232,8 @@ Result<void> write_at(int file, std::uint64_t at, const std::string& bytes) {
   return write_all(file, bytes);
 }
 
-/// Fills `into` with the bytes of `file` from `at` on.
 Result<void> read_at(int file, std::uint64_t at, std::span<char> into) {
-  while (!into.empty()) {
-    const ssize_t got = ::pread(file, into.data(), into.size(), static_cast<off_t>(at));
-    if (got < 0 && errno == EINTR) continue;
-    if (got <= 0) return Error::from_errno(got < 0 ? errno : EIO, "read the squashfs");
-    into = into.subspan(static_cast<std::size_t>(got));
-    at += static_cast<std::uint64_t>(got);
-  }
-  return {};
+  return read_exactly(file, at, std::as_writable_bytes(into), "read the squashfs");
 }
 
 /// Returns a digest of both ends of the content: its first data, and the tables with every name,

@@ -133,11 +133,13 @@ UniqueFd open_below(int parent, const std::string& name, int flags) {
   return UniqueFd(::openat(parent, name.c_str(), flags | O_NOFOLLOW | O_CLOEXEC, 0600));
 }
 
-/// Creates a directory that only the calling user can enter.
+/// Opens a directory. Creates a missing one, which only the calling user can enter.
 Result<UniqueFd> make_directory(int parent, const std::string& name) {
+  UniqueFd made = open_below(parent, name, O_RDONLY | O_DIRECTORY);
+  if (made) return made;
   if (::mkdirat(parent, name.c_str(), 0700) != 0 && errno != EEXIST)
     return Error::from_errno(errno, "make directory " + in_quotes(name));
-  UniqueFd made = open_below(parent, name, O_RDONLY | O_DIRECTORY);
+  made = open_below(parent, name, O_RDONLY | O_DIRECTORY);
   if (!made) return Error::from_errno(errno, "open directory " + in_quotes(name));
   return made;
 }
@@ -324,24 +326,7 @@ namespace {
 
 constexpr std::uint64_t kPieceBytes = std::uint64_t{1} << 20;
 
-/// Makes the client ask its server: NFS may cache missing entries for half a minute.
-void ask_server(int directory) {
-  struct statx now {};
-  ::statx(directory, "", AT_EMPTY_PATH | AT_STATX_FORCE_SYNC, STATX_MTIME, &now);
-}
-
 std::string path_of(const SharedStore::Layer& layer) { return layer.form + "/" + layer.name.hex(); }
-
-Result<void> read_exactly(int file, std::uint64_t at, std::span<std::byte> into) {
-  while (!into.empty()) {
-    const ssize_t got = ::pread(file, into.data(), into.size(), static_cast<off_t>(at));
-    if (got < 0 && errno == EINTR) continue;
-    if (got <= 0) return Error::from_errno(got < 0 ? errno : EIO, "read it");
-    into = into.subspan(static_cast<std::size_t>(got));
-    at += static_cast<std::uint64_t>(got);
-  }
-  return {};
-}
 
 /// Copies from the file's beginning. Returns the digest of the bytes.
 Result<Digest> copy_bytes(int from, int to, std::uint64_t size) {
@@ -350,7 +335,7 @@ Result<Digest> copy_bytes(int from, int to, std::uint64_t size) {
   for (std::uint64_t at = 0; at < size; at += piece.size()) {
     const auto bytes =
         std::span(piece).first(static_cast<std::size_t>(std::min(kPieceBytes, size - at)));
-    SPC_TRY(read_exactly(from, at, bytes));
+    SPC_TRY(read_exactly(from, at, bytes, "read it"));
     hash.update(bytes);
     SPC_TRY(write_all(to, bytes));
   }
@@ -360,11 +345,11 @@ Result<Digest> copy_bytes(int from, int to, std::uint64_t size) {
 }  // namespace
 
 bool SharedStore::has_layer(const Layer& layer) const {
-  ask_server(layers_.get());
+  refresh(layers_.get());
   const UniqueFd form(
       ::openat(layers_.get(), layer.form.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
   if (!form) return false;
-  ask_server(form.get());
+  refresh(form.get());
   return ::faccessat(form.get(), layer.name.hex().c_str(), F_OK, AT_SYMLINK_NOFOLLOW) == 0;
 }
 
@@ -431,7 +416,7 @@ Result<std::string> hashes_of(int file, std::uint64_t size) {
   for (std::uint64_t at = 0; at < size; at += kVerifiedChunk) {
     const auto chunk =
         std::span(piece).first(static_cast<std::size_t>(std::min(kVerifiedChunk, size - at)));
-    SPC_TRY(read_exactly(file, at, chunk));
+    SPC_TRY(read_exactly(file, at, chunk, "read it"));
     Sha256 hash;
     hash.update(chunk);
     const Digest digest = hash.finish();
@@ -526,6 +511,7 @@ std::optional<SharedStore::ImageNote> SharedStore::image_note(const Digest& mani
       open_below(images_.get(), note_name(manifest, place, form), O_RDONLY | O_NONBLOCK);
   auto text = file ? read_file(file.get(), kMostNote) : Result<std::string>(std::string());
   if (!text || text->empty()) return std::nullopt;
+  ::futimens(file.get(), nullptr);
   const std::size_t end = text->rfind(kSignatureKey);
   if (end == std::string::npos) return ImageNote{.text = *std::move(text), .signature = {}};
   return ImageNote{.text = text->substr(0, end),
@@ -542,8 +528,8 @@ Result<SharedStore::OpenLayer> SharedStore::open_layer(const ImageInPlace& image
                         is_file_of(opened.file.get(), layer.bytes + sizeof(Digest));
   const auto hashes = is_there ? read_file(opened.hashes.get(), list) : Result(std::string());
   if (!is_there || !hashes || Sha256::of(*hashes) != layer.hashes)
-    return Error(ErrorKind::not_found, formatted("layer {} is not there, or was changed",
-                                                 in_quotes(layer.name.str())));
+    return Error(ErrorKind::not_found,
+                 formatted("layer {} is not there, or was changed", in_quotes(layer.name.str())));
   ::futimens(opened.file.get(), nullptr);
   ::futimens(opened.hashes.get(), nullptr);
   return opened;
@@ -557,8 +543,8 @@ namespace {
 
 // A lease is rewritten each second: one that is ten minutes old belongs to a dead node, even if the
 // clocks of nodes differ and the file has a node's time. A file in tmp/ may stay unchanged while
-// its node converts.
-constexpr std::int64_t kLeaseAge = 600, kFileAge = 24 * 3600;
+// its node converts. The note of an image in place is marked at each start.
+constexpr std::int64_t kLeaseAge = 600, kFileAge = 24 * 3600, kNoteAge = 90LL * 24 * 3600;
 constexpr std::size_t kLongestPlace = 1024;
 
 UniqueFd opened_again(int directory, const char* name = ".") {
@@ -588,23 +574,34 @@ struct SharedStore::File {
   std::int64_t used_at = 0;
 };
 
-std::vector<SharedStore::File> SharedStore::files() const {
-  std::vector<File> all;
-  const auto add = [&](int directory, const std::string& form, DirectoryReader files) {
-    while (files.next()) {
-      const auto status = file_at(files);
-      if (status)
-        all.push_back({directory, form + std::string(files.name()),
-                       static_cast<std::uint64_t>(status->st_size), status->st_mtim.tv_sec});
-    }
-  };
-  add(blobs_.get(), "", DirectoryReader(opened_again(blobs_.get())));
-  for (DirectoryReader forms(opened_again(layers_.get())); forms.next();) {
-    add(layers_.get(), std::string(forms.name()) + "/",
-        DirectoryReader(opened_again(forms.descriptor(), forms.c_name())));
+void SharedStore::add_files(std::vector<File>& all, int directory, const std::string& form) {
+  for (DirectoryReader files(opened_again(directory, form.c_str())); files.next();) {
+    const auto status = file_at(files);
+    if (status)
+      all.push_back({directory, form + "/" + std::string(files.name()),
+                     static_cast<std::uint64_t>(status->st_size), status->st_mtim.tv_sec});
   }
   std::ranges::sort(all, {}, &File::used_at);
+}
+
+std::vector<SharedStore::File> SharedStore::files() const {
+  std::vector<File> all;
+  add_files(all, blobs_.get(), ".");
+  for (DirectoryReader forms(opened_again(layers_.get())); forms.next();)
+    add_files(all, layers_.get(), std::string(forms.name()));
   return all;
+}
+
+/// Removes the oldest files of the trash while it is larger than max_size: users fill it by pulls.
+void SharedStore::limit_trash() const {
+  std::vector<File> all;
+  add_files(all, trash_.get(), ".");
+  std::uint64_t total = 0;
+  for (const File& file : all) total += file.bytes;
+  for (const File& file : all) {
+    if (total <= max_size_) break;
+    if (::unlinkat(file.directory, file.path.c_str(), 0) == 0) total -= file.bytes;
+  }
 }
 
 std::vector<SharedStore::Blob> SharedStore::blobs() const {
@@ -650,7 +647,7 @@ std::size_t SharedStore::remove_strays(std::int64_t now, bool dry) const {
   std::size_t removed = 0;
   for (const auto& [directory, age] :
        {std::pair(temporary_.get(), kFileAge), std::pair(leases_.get(), kLeaseAge),
-        std::pair(trash_.get(), grace_)}) {
+        std::pair(images_.get(), kNoteAge), std::pair(trash_.get(), grace_)}) {
     for (DirectoryReader files(opened_again(directory)); files.next();) {
       const auto status = file_at(files);
       if (!status || status->st_mtim.tv_sec >= now - age) continue;
@@ -686,6 +683,7 @@ SharedStore::Removed SharedStore::evict(std::uint64_t needed, std::int64_t used_
       ::unlinkat(places.descriptor(), (std::string(places.name()) + "/" + file.path).c_str(), 0);
     }
   }
+  if (!dry && max_size_ != 0) limit_trash();
   return removed;
 }
 

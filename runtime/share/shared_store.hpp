@@ -231,7 +231,10 @@ class SharedStore {
   [[nodiscard]] bool has_delivered(std::string_view place, const Digest& blob) const;
   void note_delivery(std::string_view place, const Digest& blob) const;
   struct File;
+  /// Adds the files below `directory`/`form`, and sorts all, the least recently used first.
+  static void add_files(std::vector<File>& all, int directory, const std::string& form);
   [[nodiscard]] std::vector<File> files() const;
+  void limit_trash() const;
   [[nodiscard]] std::int64_t time_there() const;
   [[nodiscard]] std::size_t remove_strays(std::int64_t now, bool dry) const;
   bool remove_file(int directory, const std::string& path) const;

@@ -548,3 +548,18 @@ def test_image_in_place_is_not_pulled_where_pulls_are_forbidden():
     requests = requests_of(registry, "shared/place-never")
     refused(shared.pull("shared/place-never", **forbidden), "neither on this node nor in the shared store")
     assert not requests(), requests()
+
+
+def test_trash_of_images_in_place_has_a_limit():
+    """Each image pushes an earlier one out: 6 MB go to the trash."""
+    limit = 4 << 20
+    shared, seen = Shared(IN_PLACE, 'max_size = "4M"'), set()
+    for number in range(8):
+        image = big_image(1)
+        registry.repository(f"shared/place-trash{number}", image)
+        result = shared.pull(f"shared/place-trash{number}")
+        assert result.failed is None, result
+        trash = [os.path.join(shared.path, "trash", name) for name in os.listdir(os.path.join(shared.path, "trash"))]
+        assert sum(map(os.path.getsize, trash)) <= limit, trash
+        seen.update(trash)
+    assert len([path for path in seen if not os.path.exists(path)]) > 0, seen

@@ -560,6 +560,7 @@ class InPlace {
   /// Returns whether the layers of an image with a record are in the node's store, or are served
   /// now.
   Result<bool> has_or_serves(const Digest& image) {
+    if (!is_used()) return true;
     const auto record = SPC_TRY(import_.store.image(image));
     if (!record || !record->in_place) return record.has_value();
     return serve(image).has_value();
