@@ -1,39 +1,26 @@
+#define OPENSSL_SUPPRESS_DEPRECATED  // the functions that need no provider
+
 #include "base/hash.hpp"
 
 #include <openssl/evp.h>
-
-#include <cstdlib>
-#include <cstring>
+#include <openssl/sha.h>
 
 namespace spc {
 
 // --- sha256 ---
 
-namespace {
+void Sha256::Free::operator()(SHA256state_st* state) const { delete state; }
 
-/// Aborts if a call of libcrypto fails, so that a wrong digest is never returned. The calls fail
-/// only without memory or with a broken installation.
-void require(bool ok) {
-  if (!ok) std::abort();
-}
-
-}  // namespace
-
-void Sha256::Free::operator()(evp_md_ctx_st* context) const { EVP_MD_CTX_free(context); }
-
-Sha256::Sha256() : context_(EVP_MD_CTX_new()) {
-  require(context_ != nullptr && EVP_DigestInit_ex(context_.get(), EVP_sha256(), nullptr) == 1);
-}
+Sha256::Sha256() : state_(new SHA256state_st) { ::SHA256_Init(state_.get()); }
 
 void Sha256::update(std::span<const std::byte> bytes) {
-  require(EVP_DigestUpdate(context_.get(), bytes.data(), bytes.size()) == 1);
+  ::SHA256_Update(state_.get(), bytes.data(), bytes.size());
 }
 
 Digest Sha256::finish() {
   Digest digest;
-  unsigned size = 0;
-  require(EVP_DigestFinal_ex(context_.get(), digest.bytes.data(), &size) == 1 &&
-          size == digest.bytes.size());
+  static_assert(sizeof digest.bytes == SHA256_DIGEST_LENGTH);
+  ::SHA256_Final(digest.bytes.data(), state_.get());
   return digest;
 }
 

@@ -2,8 +2,6 @@
 
 #include "convert/converter.hpp"
 
-#include <openssl/crypto.h>
-#include <openssl/evp.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -20,6 +18,7 @@
 
 #include "base/file.hpp"
 #include "base/format.hpp"
+#include "base/hash.hpp"
 #include "base/process/sandbox.hpp"
 #include "base/text.hpp"
 #include "convert/facts.hpp"
@@ -176,10 +175,6 @@ Result<std::string> facts_of_layers(std::vector<UniqueFd> layers) {
 
 namespace {
 
-struct FreeDigest {
-  void operator()(EVP_MD_CTX* context) const { EVP_MD_CTX_free(context); }
-};
-
 /// Barrier at which threads wait until the sandbox is entered. A starting thread makes system calls
 /// that the sandbox forbids, so the sandbox waits until all have arrived.
 class Gate {
@@ -216,12 +211,11 @@ class Gate {
 class LayerConverter::Work {
  public:
   Work(int input, int output, int below, std::uint64_t data_begin, unsigned workers,
-       const LayerLimits& limits, EVP_MD_CTX* digest)
+       const LayerLimits& limits)
       : input_(input),
         output_(output),
         below_(below),
         limits_(limits),
-        digest_(digest),
         budget_(limits.tar_bytes),
         tree_(budget_, below >= 0),
         writer_(output, data_begin, workers, limits.compression, limits.format,
@@ -282,10 +276,10 @@ class LayerConverter::Work {
       const auto piece = queue_.next(PieceQueue::kHasher);
       if (!piece || !*piece) break;
       const auto bytes = piece->bytes();
-      EVP_DigestUpdate(digest_.get(), bytes.data(), bytes.size());
+      digest_.update(bytes);
       layer_.tar_bytes += bytes.size();
     }
-    EVP_DigestFinal_ex(digest_.get(), layer_.diff_id.bytes.data(), nullptr);
+    layer_.diff_id = digest_.finish();
   }
 
   Result<void> read_archive() {
@@ -390,7 +384,7 @@ class LayerConverter::Work {
   LayerLimits limits_;
   // diff_id and tar_bytes belong to the hashing thread until it is joined
   ConvertedLayer layer_;
-  std::unique_ptr<EVP_MD_CTX, FreeDigest> digest_;
+  Sha256 digest_;
   PieceQueue queue_;
   PieceQueue::Clock::duration inflating_took_{};  // set before queue_ ends
   Budget budget_;
@@ -407,19 +401,12 @@ LayerConverter::~LayerConverter() = default;
 
 Result<LayerConverter> LayerConverter::create(int input, int output, unsigned workers,
                                               const LayerLimits& limits, int below) {
-  // Do not load a configuration file: it would be opened for the first digest, in the sandbox.
-  OPENSSL_init_crypto(OPENSSL_INIT_NO_LOAD_CONFIG, nullptr);
-  std::unique_ptr<EVP_MD_CTX, FreeDigest> digest(EVP_MD_CTX_new());
-  if (!digest || EVP_DigestInit_ex(digest.get(), EVP_sha256(), nullptr) != 1) {
-    return Error(ErrorKind::internal, "OpenSSL has no SHA-256");
-  }
   const bool is_erofs = limits.format == LayerFormat::erofs;
   if (is_erofs && limits.compression == LayerCompression::zstd)
     return Error(ErrorKind::invalid, "erofs layers have no zstd");
   const std::uint64_t data_begin =
       is_erofs ? kErofsDataBegin : SPC_TRY(begin_squashfs(output, limits.compression));
-  return LayerConverter(
-      std::make_unique<Work>(input, output, below, data_begin, workers, limits, digest.release()));
+  return LayerConverter(std::make_unique<Work>(input, output, below, data_begin, workers, limits));
 }
 
 Result<ConvertedLayer> LayerConverter::run() { return work_->run(); }

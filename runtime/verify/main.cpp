@@ -14,7 +14,6 @@
 
 #include "base/file.hpp"
 #include "base/format.hpp"
-#include "base/hash.hpp"
 #include "protocol/image_record.hpp"
 #include "verify/record.hpp"
 #include "verify/verify.hpp"
@@ -60,10 +59,7 @@ Result<void> verify_descriptor(const char* manifest) {
     return Error(ErrorKind::invalid, "descriptor 3: it is not a regular file");
   OpenedFile file(static_cast<std::uint64_t>(status.st_size));
   std::optional<Digest> name;
-  if (manifest != nullptr) {
-    name = SPC_TRY(Digest::parse(manifest));
-    static_cast<void>(Sha256::of(""));  // at its first digest libcrypto opens files
-  }
+  if (manifest != nullptr) name = SPC_TRY(Digest::parse(manifest));
   SPC_TRY_DURING("entering the sandbox", verify::confine(kFile, file.size()));
   return name ? verify_record_in(file, *name) : verify_layer(file);
 }
