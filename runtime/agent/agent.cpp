@@ -129,8 +129,7 @@ Result<void> Agent::on_lead(int socket) {
     case TaskMessageKind::name: return find(message);
     case TaskMessageKind::start: return start(message);
     case TaskMessageKind::failed: return message.failure.unread();
-    default:
-      return Error(ErrorKind::internal, "set up the container: unexpected message from a task");
+    default: return Error(ErrorKind::internal, "set up the container: unexpected message");
   }
 }
 
@@ -217,13 +216,9 @@ void Agent::reap(Child& child) {
   helpers_.push_back(std::exchange(child.pid, -1));
 }
 
-}  // namespace spc::agent
-
 // --- agent start ---
 
 /// From the leader's request to a ready container: image, servers and builder.
-
-namespace spc::agent {
 
 Result<void> Agent::start(const TaskMessage& message) {
   if (looking_ || holder_ || began_ != 0 || message.index > kMaxSources ||
@@ -263,40 +258,47 @@ Result<void> Agent::start(const TaskMessage& message) {
 Result<void> Agent::use(const Digest& manifest, ImageFiles image) {
   image_ = manifest;
   order_.image = std::move(image);
-  order_.image.served = std::move(in_place_);
   if (order_.is(TaskMessage::start_pull)) return tell_all(TaskMessageKind::pulled, {});
   if (named_) order_.kept = SPC_TRY(named_->keep(order_.image));
   const bool by_fuse =
       tools_->policy.squashfs == PolicyRecord::by_fuse_for_users && order_.uid != 0;
   if (by_fuse || order_.image.layers.size() > tools_->policy.most_layers) {
-    for (const LayerFile& layer : order_.image.layers)
-      order_.image.served.push_back(SPC_TRY(serve(layer.file.get())));
+    for (LayerFile& layer : order_.image.layers) to_serve_.push_back(std::move(layer.file));
     order_.image.layers.clear();
   }
+  SPC_TRY(serve(std::exchange(to_serve_, {})));
   return start_builder();
 }
 
-/// Starts a server for the squashfs in `file`. The server is a process of the user, because the
-/// image is private to the user. For a job of root it runs as the service user, so that no image
-/// data is read with privilege. It still reports every file as owned by root (protocol/fuse.hpp).
-/// `file` may also be a socket: to the leader, or to a server in another step that this one joins.
-Result<ServedLayer> Agent::serve(int file) {
-  auto device = SPC_TRY(own(::open("/dev/fuse", O_RDWR | O_CLOEXEC), "open \"/dev/fuse\""));
-  auto [ours, theirs] = SPC_TRY(socket_pair());
+/// Starts a server for squashfs files, which become the next of the order. The server is a process
+/// of the user, because the image is private to the user. For a job of root it runs as the service
+/// user, so that no image data is read with privilege. It still reports every file as owned by root
+/// (protocol/fuse.hpp). A file may also be a socket: to the leader, to import, or to a server in
+/// another step that this one joins.
+Result<void> Agent::serve(std::span<const UniqueFd> files) {
   const uid_t uid = order_.uid != 0 ? order_.uid : tools_->store.service_uid();
   const gid_t gid = order_.uid != 0 ? order_.gid : tools_->store.service_gid();
-  helpers_.push_back(SPC_TRY(start_helper("fuse", order_.uid != 0 ? "0" : "0r", uid, gid,
-                                          {device.get(), file, theirs.get()})));
-  servers_.push_back(std::move(ours));
-  return ServedLayer{std::move(device), servers_.back().get()};
+  std::vector<UniqueFd> statuses;
+  std::vector<int> passed;
+  for (const UniqueFd& file : files) {
+    auto device = SPC_TRY(own(::open("/dev/fuse", O_RDWR | O_CLOEXEC), "open \"/dev/fuse\""));
+    auto [ours, theirs] = SPC_TRY(socket_pair());
+    passed.insert(passed.end(), {device.get(), file.get(), theirs.get()});
+    order_.served.push_back({std::move(device), ours.get()});
+    servers_.push_back(std::move(ours));
+    statuses.push_back(std::move(theirs));
+  }
+  const char* const offset = order_.uid != 0 ? "0" : "0r";
+  if (!files.empty()) helpers_.push_back(SPC_TRY(start_helper("fuse", offset, uid, gid, passed)));
+  return {};
 }
 
 Result<void> Agent::start_builder() {
   const int leader = tasks_.front().socket.get();
+  order_.files_mounted = order_.served.size() + (order_.is(TaskMessage::start_squashfs) ? 1 : 0);
   for (std::uint32_t number = 0; number < order_.files_due; ++number) {
     const auto [leads, servers] = SPC_TRY(socket_pair());
-    const bool is_image = order_.is(TaskMessage::start_squashfs) && number == 0;
-    (is_image ? order_.image.served : order_.served).push_back(SPC_TRY(serve(servers.get())));
+    SPC_TRY(serve({&servers, 1}));
     const int passed[] = {leads.get()};
     SPC_TRY(send_struct(leader, TaskMessage{.kind = TaskMessageKind::serves, .index = number},
                         passed, WhenFull::fail));
@@ -308,7 +310,6 @@ Result<void> Agent::start_builder() {
   const pid_t child = SPC_TRY(fork_child((order_.namespaces & own_pid) != 0 ? CLONE_NEWPID : 0));
   if (child > 0) {
     builder_ = {child, std::move(ours)};
-    order_.image.served.clear();
     order_.served.clear();
     return {};
   }
@@ -316,7 +317,8 @@ Result<void> Agent::start_builder() {
   common_.reset();  // otherwise slurmstepd's end of the step would go unnoticed
   TaskMessage report = joined_.value_or(TaskMessage{});
   report.named_state = 0;
-  if (!joined_) report.manifest = image_;
+  if (!joined_)
+    report.manifest = image_, report.layers_served = std::uint32_t(order_.files_mounted);
   report.times[static_cast<std::size_t>(Phase::import)] = import_us;
   const auto built = build_container(order_, *tools_, tasks_.front(), report);
   report.kind = built ? TaskMessageKind::ready : TaskMessageKind::failed;
@@ -368,14 +370,10 @@ Result<void> Agent::on_builder(int socket) {
   return {};
 }
 
-}  // namespace spc::agent
-
 // --- agent join ---
 
 /// The agent's part in containers that several steps share: finds the state of the named container,
 /// joins it, and lets other agents join.
-
-namespace spc::agent {
 
 /// Acquires the lock of the requested container, or asks the agent that has it.
 Result<void> Agent::find(const TaskMessage& message) {
@@ -418,12 +416,17 @@ Result<void> Agent::on_holder(int socket) {
   auto passed = receive_struct(socket, message, kMaxDescriptorsPerMessage);
   holder_.reset();
   const std::size_t shared = message.named_state == TaskMessage::named_running ? 3 : 0;
-  if (!passed || message.kind != TaskMessageKind::ready || passed->size() < 3 + shared)
+  if (!passed || message.kind != TaskMessageKind::ready ||
+      passed->size() < 3 + shared + message.servers)
     // The answer of a step that has ended.
     return looking_ ? Result<void>() : say_found(TaskMessage::named_new);
   looking_ = false;
-  for (; message.servers != 0 && passed->size() > 3 + shared; --message.servers, passed->pop_back())
-    SPC_TRY(serve(passed->back().get()));
+  const auto lent = std::span(*passed).last(message.servers);
+  const auto layers = std::min(message.layers_served, message.servers);
+  SPC_TRY(serve(lent.first(layers)));
+  for (const UniqueFd& file : lent.subspan(layers)) SPC_TRY(serve({&file, 1}));
+  order_.served.clear();  // the container has its mounts
+  passed->resize(passed->size() - lent.size());
   if (shared != 0) {
     // Another step's container, which has a name.
     if (!named_) named_.emplace(step_.uid, step_.gid, std::string());
@@ -480,14 +483,10 @@ Result<void> Agent::on_peer(int listener) {
   return {};
 }
 
-}  // namespace spc::agent
-
 // --- agent import ---
 
 /// The agent's part in pulling an image: starts `import`, and a publisher for each object that
 /// import requests to publish.
-
-namespace spc::agent {
 
 namespace {
 
@@ -607,7 +606,7 @@ Result<void> Agent::start_for_import(int socket, const ImportMessage& message) {
   auto [ours, theirs] = SPC_TRY(socket_pair());
   const bool serves = message.kind == ImportMessageKind::serve;
   const pid_t child = serves ? -1 : SPC_TRY(fork_child());
-  if (serves) in_place_.push_back(SPC_TRY(serve(ours.get())));
+  if (serves) to_serve_.push_back(std::move(ours));
   if (child == 0) {
     common_.reset();  // otherwise slurmstepd's end of the step would go unnoticed
     theirs.reset();

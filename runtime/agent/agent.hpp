@@ -3,6 +3,7 @@
 #include <sys/types.h>
 
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "agent/builder.hpp"
@@ -51,7 +52,7 @@ class Agent {
   Result<void> start_for_import(int socket, const ImportMessage& message);
   Result<void> put_object(int import) const;
   Result<void> use(const Digest& manifest, ImageFiles image);
-  Result<ServedLayer> serve(int file);
+  Result<void> serve(std::span<const UniqueFd> files);
   Result<void> start_builder();
 
   Result<void> lead();          ///< the first waiting task
@@ -73,8 +74,8 @@ class Agent {
   Digest image_name_;  ///< the only name that import may write
   Child import_;
   Child builder_;
-  std::vector<UniqueFd> servers_;  ///< control sockets: protocol/fuse.hpp
-  std::vector<ServedLayer> in_place_;  ///< that import has requested
+  std::vector<UniqueFd> servers_;   ///< control sockets: protocol/fuse.hpp
+  std::vector<UniqueFd> to_serve_;  ///< layers, or sockets on which import sends layers
   static constexpr std::size_t kMostHelpers = 1000;
   /// Servers, publishers, the init process of a PID namespace, and killed helpers. They exit on
   /// their own or with the agent.

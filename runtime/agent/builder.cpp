@@ -271,8 +271,7 @@ Result<std::vector<DetachedMount>> mount_layers(const std::vector<LayerFile>& la
 /// counts all.
 Result<void> attach_layers(BuildOrder& order, std::vector<DetachedMount> lower, int workspace,
                            TaskMessage& ready) {
-  ready.layers_served = static_cast<std::uint32_t>(order.image.served.size());
-  for (ServedLayer& layer : order.image.served)
+  for (ServedLayer& layer : std::span(order.served).first(ready.layers_served))
     lower.push_back(SPC_TRY(mount_served(layer, order)));
   for (DetachedMount& layer : lower) {
     const std::string name = std::to_string(ready.layers++);
@@ -367,6 +366,20 @@ Result<std::vector<UniqueFd>> add_to_running(BuildOrder& order, const Task& lead
   return std::vector<UniqueFd>();  // the agent has them
 }
 
+constexpr char kSteps[] = SPC_RUN_DIR "/steps";
+constexpr char kHeld[] = SPC_RUN_DIR "/steps/held";
+
+/// Keeps a namespace that sees only the directory of steps.
+Result<void> keep_new_namespace(int host) {
+  const auto proc = SPC_TRY(open_path(AT_FDCWD, "/proc"));
+  const auto made = SPC_TRY(leave_host_mounts(proc.get()));
+  const auto root = SPC_TRY(open_path(AT_FDCWD, kSteps));
+  SPC_TRY(pivot_into(root.get()));
+  SPC_TRY(check(::setns(host, CLONE_NEWNS), "return to the host"));
+  return check(::mount(itself(made.get()).c_str(), kHeld, nullptr, MS_BIND, nullptr),
+               "keep a mount namespace");
+}
+
 }  // namespace
 
 Result<std::vector<UniqueFd>> build_container(BuildOrder& order, const AgentTools& tools,
@@ -436,24 +449,6 @@ Result<std::vector<UniqueFd>> build_container(BuildOrder& order, const AgentTool
 }
 
 // --- held layers ---
-
-namespace {
-
-constexpr char kSteps[] = SPC_RUN_DIR "/steps";
-constexpr char kHeld[] = SPC_RUN_DIR "/steps/held";
-
-/// Keeps a namespace that sees only the directory of steps.
-Result<void> keep_new_namespace(int host) {
-  const auto proc = SPC_TRY(open_path(AT_FDCWD, "/proc"));
-  const auto made = SPC_TRY(leave_host_mounts(proc.get()));
-  const auto root = SPC_TRY(open_path(AT_FDCWD, kSteps));
-  SPC_TRY(pivot_into(root.get()));
-  SPC_TRY(check(::setns(host, CLONE_NEWNS), "return to the host"));
-  return check(::mount(itself(made.get()).c_str(), kHeld, nullptr, MS_BIND, nullptr),
-               "keep a mount namespace");
-}
-
-}  // namespace
 
 /// A file can keep a mount namespace only where mounts do not propagate, and no copy of the host's
 /// mounts has that file. The root of the namespace is the directory of steps: mounts there are

@@ -71,8 +71,9 @@ struct BuildOrder : MountDefaults {
   /// TaskMessage::StartFlags. start_private: the containers are built one after the other.
   std::uint32_t flags = 0;
   /// From the leader: sources, and files to serve.
-  std::uint32_t sources_due = 0, files_due = 0, files_mounted = 0;
-  std::vector<ServedLayer> served;  ///< the files, without the image
+  std::uint32_t sources_due = 0, files_due = 0;
+  std::vector<ServedLayer> served;  ///< the layers of the image that are served, then other files
+  std::size_t files_mounted = 0;    ///< at first the number of the layers in `served`
   ImageFiles image;
   std::uint32_t namespaces = 0;  ///< NamespaceBits
   std::uint64_t upper_size = 0;  ///< bytes; 0: half of the memory

@@ -113,9 +113,8 @@ Result<void> ImageStore::publish(int frozen, const std::string& path) const {
 
 Result<void> ImageStore::put(const std::string& path, int frozen) const {
   SPC_TRY(put_file(frozen, directory_.get(), path));
-  return frozen >= 0
-             ? Result<void>()
-             : check(::unlinkat(directory_.get(), path.c_str(), 0), "remove " + path, ENOENT);
+  if (frozen >= 0) return {};
+  return check(::unlinkat(directory_.get(), path.c_str(), 0), "remove " + path, ENOENT);
 }
 
 Result<void> ImageStore::evict(const Digest& blob) const {

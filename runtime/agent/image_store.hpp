@@ -22,13 +22,12 @@ struct ServedLayer {
   int status = -1;  ///< the agent's end of its socket
 };
 
-/// The parts of a root file system, bottom layer first: layers of the store, or served files. The
-/// leader passes a directory instead.
+/// The parts of a root file system, bottom layer first: layers of the store. The leader passes a
+/// directory instead, and `fuse` serves other layers.
 struct ImageFiles {
   UniqueFd record;  ///< for the task, in the form of protocol/image_record.hpp; empty for a file or
                     ///< directory, which has its own settings
   std::vector<LayerFile> layers;
-  std::vector<ServedLayer> served;
 };
 
 /// Opens a read-only file owned by root for reading. No other user can have written to it since it

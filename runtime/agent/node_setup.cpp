@@ -61,6 +61,23 @@ Result<UniqueFd> keep(const PolicyRecord& policy, int texts) {
   return own(::open(itself(file.get()).c_str(), O_RDONLY | O_CLOEXEC), "open " + quoted(kKept));
 }
 
+/// Creates a directory with exactly this owner and mode. An existing one, or the target of root's
+/// link, must be owned by root or that owner.
+Result<void> ensure_directory(const std::string& path, uid_t uid, gid_t gid, mode_t mode) {
+  if (::mkdir(path.c_str(), 0700) != 0 && errno != EEXIST)
+    return Error::from_errno(errno, "make directory " + quoted(path));
+  const auto directory = SPC_TRY(own(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC),
+                                     "open directory " + quoted(path)));
+  struct stat status {};
+  SPC_TRY(check(::fstat(directory.get(), &status), "stat " + quoted(path)));
+  if (status.st_uid != 0 && status.st_uid != uid)
+    return Error(ErrorKind::refused, "use directory " + quoted(path) + ": owned by user " +
+                                         std::to_string(status.st_uid))
+        .hint("remove it or chown it to root");
+  SPC_TRY(check(::fchown(directory.get(), uid, gid), "set the owner of " + quoted(path)));
+  return check(::fchmod(directory.get(), mode), "set the mode of " + quoted(path));
+}
+
 }  // namespace
 
 Result<UniqueFd> current_policy(uid_t service_uid, gid_t service_gid, PolicyRecord& policy) {
@@ -89,27 +106,6 @@ Result<UniqueFd> current_policy(uid_t service_uid, gid_t service_gid, PolicyReco
 }
 
 // --- setup ---
-
-namespace {
-
-/// Creates a directory with exactly this owner and mode. An existing one, or the target of root's
-/// link, must be owned by root or that owner.
-Result<void> ensure_directory(const std::string& path, uid_t uid, gid_t gid, mode_t mode) {
-  if (::mkdir(path.c_str(), 0700) != 0 && errno != EEXIST)
-    return Error::from_errno(errno, "make directory " + quoted(path));
-  const auto directory = SPC_TRY(own(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC),
-                                     "open directory " + quoted(path)));
-  struct stat status {};
-  SPC_TRY(check(::fstat(directory.get(), &status), "stat " + quoted(path)));
-  if (status.st_uid != 0 && status.st_uid != uid)
-    return Error(ErrorKind::refused, "use directory " + quoted(path) + ": owned by user " +
-                                         std::to_string(status.st_uid))
-        .hint("remove it or chown it to root");
-  SPC_TRY(check(::fchown(directory.get(), uid, gid), "set the owner of " + quoted(path)));
-  return check(::fchmod(directory.get(), mode), "set the mode of " + quoted(path));
-}
-
-}  // namespace
 
 Result<void> set_up_node(uid_t service_uid, gid_t service_gid) {
   for (const char* place : {SPC_RUN_DIR, SPC_STORE_DIR, SPC_STORE_DIR "/layers"})

@@ -96,7 +96,7 @@ Result<UniqueFd> describe_id_map(uid_t uid, gid_t gid) {
 }
 
 Result<pid_t> start_helper(const char* name, const char* argument, uid_t uid, gid_t gid,
-                           std::initializer_list<int> descriptors) {
+                           const std::vector<int>& descriptors) {
   if (uid == 0)
     return Error(ErrorKind::unavailable, "no service user for images")
         .hint("create the system user spank-container and restart slurmd");
@@ -119,7 +119,8 @@ Result<pid_t> start_helper(const char* name, const char* argument, uid_t uid, gi
   const int null = ::open("/dev/null", O_RDWR);
   if (null < 0) ::_exit(125);
   std::vector<int> high;  // above the numbers that they will get
-  for (const int descriptor : descriptors) high.push_back(::fcntl(descriptor, F_DUPFD, 100));
+  for (const int descriptor : descriptors)
+    high.push_back(::fcntl(descriptor, F_DUPFD, 3 + descriptors.size()));
   int next = 0;
   while (next < 3) ::dup2(null, next++);
   // Otherwise the descriptor with that number would be passed on.

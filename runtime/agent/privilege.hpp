@@ -8,8 +8,8 @@
 #include <cerrno>
 #include <cstdio>
 #include <functional>
-#include <initializer_list>
 #include <string>
+#include <vector>
 
 #include "base/result.hpp"
 #include "base/system_call.hpp"
@@ -90,6 +90,6 @@ Result<UniqueFd> describe_id_map(uid_t uid, gid_t gid);
 /// groups, capabilities or environment. Its only descriptors are `descriptors`, which become 3, 4,
 /// …, and 0-2 on /dev/null. It is killed with the caller.
 Result<pid_t> start_helper(const char* name, const char* argument, uid_t uid, gid_t gid,
-                           std::initializer_list<int> descriptors);
+                           const std::vector<int>& descriptors);
 
 }  // namespace spc::agent

@@ -17,7 +17,6 @@
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
-#include <sys/types.h>
 #include <sys/uio.h>
 #include <sys/un.h>
 #include <unistd.h>
@@ -51,27 +50,12 @@
 
 namespace spc::fuse {
 
-// --- sandbox ---
-
-/// Confines all threads of this process to computing, using their open descriptors and exiting
-/// (base/process/sandbox.hpp).
-/// `descriptors`: exclusive upper bound of their numbers.
-Result<void> enter_fuse_sandbox(int descriptors);
-
-// --- mount sharing ---
-
-/// Receives the file to serve, into `served`. If another server of the mount sends it, attaches
-/// this server's device to the mount.
-Result<void> borrow(FuseLoan& served);
-
-/// Sends file and device to a joining server at the other end of `socket`. Sends nothing to a
-/// server that has exited or does not read.
-void lend(int socket, FuseLoan what);
-
-/// Returns a substitute for the kernel's INIT request. The kernel sends INIT only once, to the
-/// mount's first server, and libfuse serves no request before it. The kernel never used this
-/// request number, and ignores the answer.
-std::vector<std::byte> first_request();
+/// The numbers of a file's descriptors, inherited or reserved; see protocol/fuse.hpp.
+struct Numbers {
+  int device, image, status;
+  int hashes;  ///< of an image in place: its list of hashes
+  int log;     ///< a datagram socket to the system's log, if there is one; the same for all files
+};
 
 // --- workers ---
 
@@ -79,27 +63,42 @@ std::vector<std::byte> first_request();
 /// file systems are unmounted, or after finish().
 class Workers {
  public:
-  /// Starts the threads, because a thread's start needs calls that the sandbox forbids. They wait
-  /// for begin(). With several sessions, each thread serves all of them. Throws std::system_error
-  /// if no thread can be started.
-  explicit Workers(std::vector<fuse_session*> sessions);
-  void begin();
+  /// Starts the threads, because a thread's start needs calls that the sandbox forbids. With
+  /// `polls`, each serves all sessions, whose devices are non-blocking. Throws std::system_error if
+  /// no thread can be started.
+  Workers(const std::vector<fuse_session*>& sessions, bool polls);
+  /// Serves this session, whose mount exists.
+  void begin(fuse_session* session) {
+    epoll_event event{.events = EPOLLIN, .data = {.ptr = session}};
+    if (events_) ::epoll_ctl(events_.get(), EPOLL_CTL_ADD, ::fuse_session_fd(session), &event);
+    if (!may_begin_.try_wait()) may_begin_.count_down();
+  }
+  /// Counts a session that cannot be served as ended.
+  void leave_one() { --sessions_left_; }
   /// Lets each thread answer its current request and read no further one. Other servers answer the
   /// requests that are left.
   [[noreturn]] void finish();
-  /// Waits until the process ends.
-  [[noreturn]] void await();
 
  private:
   void work(std::size_t number);
   /// Returns the session to read a request from; null if there is none now.
-  fuse_session* next_session();
+  fuse_session* next_session() {
+    epoll_event event{.events = 0, .data = {.ptr = first_}};
+    const bool found = !events_ || ::epoll_wait(events_.get(), &event, 1, -1) == 1;
+    return found ? static_cast<fuse_session*>(event.data.ptr) : nullptr;
+  }
   /// Returns whether no session is left.
-  bool end_session(fuse_session* session);
+  bool end_session(fuse_session* session) {
+    // Of several threads that notice the end, one removes the device.
+    const bool removed = events_ && ::epoll_ctl(events_.get(), EPOLL_CTL_DEL,
+                                                ::fuse_session_fd(session), nullptr) == 0;
+    if (removed && --sessions_left_ == 0) ::_exit(0);
+    return !events_;
+  }
 
   static constexpr unsigned kMost = 16;
-  const std::vector<fuse_session*> sessions_;
-  UniqueFd events_;  ///< epoll of the devices; empty with one session, whose threads read it
+  fuse_session* const first_;
+  UniqueFd events_;  ///< epoll of the devices; empty: the threads read from the only one
   std::atomic<std::size_t> sessions_left_;
   std::array<pid_t, kMost> ids_{};
   std::atomic<unsigned> working_;
@@ -163,12 +162,8 @@ class FileSystem {
 
 namespace {
 
-/// Bytes, far more than the caches need. Limits the memory that a decompressor allocates for a
-/// damaged image.
-constexpr std::uint64_t kMostMemory = std::uint64_t{4} << 30U;
-
-}  // namespace
-
+/// Confines all threads of this process to computing, using their open descriptors and exiting
+/// (base/process/sandbox.hpp). `descriptors`: exclusive upper bound of their numbers.
 Result<void> enter_fuse_sandbox(int descriptors) {
   return enter_sandbox(
       {// inherited descriptors
@@ -192,55 +187,43 @@ Result<void> enter_fuse_sandbox(int descriptors) {
        SCMP_SYS(clock_gettime),
        SCMP_SYS(clock_nanosleep),
        SCMP_SYS(restart_syscall)},
-      {.descriptors = static_cast<rlim_t>(descriptors), .memory = kMostMemory});
+      // Far more memory than the caches need: limits what a decompressor allocates for a damaged
+      // image.
+      {.descriptors = static_cast<rlim_t>(descriptors), .memory = std::uint64_t{4} << 30U});
 }
 
 // --- mount sharing ---
 
-Result<void> borrow(FuseLoan& served) {
+/// Receives the file to serve, into `served`. If another server of the mount sends it, attaches
+/// this server's device to the mount.
+Result<void> borrow(FuseLoan& served, const Numbers& numbers) {
   FuseLoan loan;
   const auto lent =
-      SPC_TRY_DURING("wait for the file to serve", receive_struct(kFuseImage, loan, 3));
+      SPC_TRY_DURING("wait for the file to serve", receive_struct(numbers.image, loan, 3));
   const std::size_t image = loan.joins ? 1 : 0, hashes = image + (loan.verified_bytes > 0 ? 1 : 0);
   if (lent.size() != hashes + 1)
     return Error(ErrorKind::internal, "wait for the file to serve: none has come");
   const auto device = static_cast<std::uint32_t>(lent[0].get());
-  if (loan.joins && ::ioctl(kFuseDevice, FUSE_DEV_IOC_CLONE, &device) != 0)
+  if (loan.joins && ::ioctl(numbers.device, FUSE_DEV_IOC_CLONE, &device) != 0)
     return Error::from_errno(errno, "clone a FUSE device");
   if (!loan.joins) loan.for_root = served.for_root;
-  if (::dup2(lent[image].get(), kFuseImage) < 0 ||
-      (hashes > image && ::dup2(lent[hashes].get(), kFuseHashes) < 0))
+  if (::dup2(lent[image].get(), numbers.image) < 0 ||
+      (hashes > image && ::dup2(lent[hashes].get(), numbers.hashes) < 0))
     return Error::from_errno(errno, "take the image");
   served = loan;
   return {};
 }
 
-void lend(int socket, FuseLoan what) {
+/// Sends file and device to a joining server at the other end of `socket`. Sends nothing to a
+/// server that has exited or does not read.
+void lend(int socket, FuseLoan what, const Numbers& numbers) {
   what.joins = true;
-  const int passed[] = {kFuseDevice, kFuseImage, kFuseHashes};
+  const int passed[] = {numbers.device, numbers.image, numbers.hashes};
   [[maybe_unused]] const auto sent = send_struct(
       socket, what, std::span(passed).first(what.verified_bytes > 0 ? 3 : 2), WhenFull::fail);
 }
 
-std::vector<std::byte> first_request() {
-  fuse_in_header header{};
-  fuse_init_in init{};
-  header.len = sizeof header + sizeof init;
-  header.opcode = FUSE_INIT;
-  header.unique = ~std::uint64_t{1};  // the kernel's numbers are even, and rise from 2
-  init.major = FUSE_KERNEL_VERSION;
-  init.minor = FUSE_KERNEL_MINOR_VERSION;
-  // All supported kernels set this flag, from which libfuse derives the size of its request buffer.
-  init.flags = FUSE_MAX_PAGES;
-  std::vector<std::byte> request(header.len);
-  std::memcpy(request.data(), &header, sizeof header);
-  std::memcpy(request.data() + sizeof header, &init, sizeof init);
-  return request;
-}
-
 // --- workers ---
-
-namespace {
 
 /// Signal that only makes a thread return from waiting for a request.
 constexpr int kWake = SIGUSR1;
@@ -251,12 +234,12 @@ unsigned thread_count(unsigned most) { return std::clamp(usable_processors(), 2U
 
 }  // namespace
 
-Workers::Workers(std::vector<fuse_session*> sessions)
-    : sessions_(std::move(sessions)),
-      sessions_left_(sessions_.size()),
+Workers::Workers(const std::vector<fuse_session*>& sessions, bool polls)
+    : first_(sessions.front()),
+      sessions_left_(sessions.size()),
       working_(thread_count(kMost)),
       started_(working_) {
-  if (sessions_.size() > 1) events_.reset(::epoll_create1(EPOLL_CLOEXEC));
+  if (polls) events_.reset(::epoll_create1(EPOLL_CLOEXEC));
   struct sigaction nothing {};
   nothing.sa_handler = [](int) {};
   ::sigaction(kWake, &nothing, nullptr);
@@ -283,7 +266,7 @@ void Workers::work(std::size_t number) {
   may_begin_.wait();
   fuse_buf request{};
   while (!finishing_) {
-    fuse_session* const session = events_ ? next_session() : sessions_.front();
+    fuse_session* const session = next_session();
     const int got = session != nullptr ? ::fuse_session_receive_buf(session, &request) : -EAGAIN;
     // There is no request: interrupted, or another thread has read it.
     if (got == -EINTR || got == -EAGAIN) continue;
@@ -297,30 +280,6 @@ void Workers::work(std::size_t number) {
   if (--working_ == 0) ::_exit(0);
 }
 
-fuse_session* Workers::next_session() {
-  epoll_event event{};
-  return ::epoll_wait(events_.get(), &event, 1, -1) == 1
-             ? static_cast<fuse_session*>(event.data.ptr)
-             : nullptr;
-}
-
-bool Workers::end_session(fuse_session* session) {
-  if (!events_) return true;
-  // Of several threads that notice the end, one removes the device.
-  if (::epoll_ctl(events_.get(), EPOLL_CTL_DEL, ::fuse_session_fd(session), nullptr) == 0 &&
-      --sessions_left_ == 0)
-    ::_exit(0);
-  return false;
-}
-
-void Workers::begin() {
-  for (fuse_session* const session : events_ ? sessions_ : std::vector<fuse_session*>()) {
-    epoll_event event{.events = EPOLLIN, .data = {.ptr = session}};
-    ::epoll_ctl(events_.get(), EPOLL_CTL_ADD, ::fuse_session_fd(session), &event);
-  }
-  may_begin_.count_down();
-}
-
 void Workers::finish() {
   constexpr unsigned kPause = 1000;  // microseconds
   finishing_ = true;
@@ -331,11 +290,6 @@ void Workers::finish() {
     }
     ::usleep(kPause);
   }
-}
-
-void Workers::await() {
-  for (auto& thread : threads_) thread.join();
-  ::_exit(0);
 }
 
 // --- file system ---
@@ -613,13 +567,13 @@ const fuse_lowlevel_ops& FileSystem::operations() {
 
 namespace {
 
-/// Opens a socket to the system's log as kFuseLog. Without it the errors stay in the programs that
-/// read.
-void open_log() {
+/// Opens a socket to the system's log with this number. Without it the errors stay in the programs
+/// that read.
+void open_log(int number) {
   const UniqueFd log(::socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   sockaddr_un address{.sun_family = AF_UNIX, .sun_path = "/dev/log"};
   if (::connect(log.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0)
-    ::dup2(log.get(), kFuseLog);
+    ::dup2(log.get(), number);
 }
 
 Digest sha256_of(std::span<const std::byte> bytes) {
@@ -636,13 +590,13 @@ Digest sha256_of(std::span<const std::byte> bytes) {
 class LayerInPlace final : public VerifiedFile {
  public:
   /// Reads the list of hashes. Error: it is not the expected one.
-  static Result<std::unique_ptr<LayerInPlace>> open(const FuseLoan& loan) {
+  static Result<std::unique_ptr<LayerInPlace>> open(const FuseLoan& loan, const Numbers& numbers) {
     if (loan.verified_bytes > kMostVerified) return damaged("a layer that is too large");
     std::vector<Digest> hashes((loan.verified_bytes + kVerifiedChunk - 1) / kVerifiedChunk);
     const auto list = std::as_writable_bytes(std::span(hashes));
-    SPC_TRY(ImageFile(kFuseHashes, 0, list.size()).read(0, list));
+    SPC_TRY(ImageFile(numbers.hashes, 0, list.size()).read(0, list));
     if (sha256_of(list) != loan.hashes) return damaged("the list of its hashes was changed");
-    return std::unique_ptr<LayerInPlace>(new LayerInPlace(loan, std::move(hashes)));
+    return std::unique_ptr<LayerInPlace>(new LayerInPlace(loan, numbers, std::move(hashes)));
   }
 
   Result<void> read(std::uint64_t position, std::span<std::byte> into) override {
@@ -667,11 +621,11 @@ class LayerInPlace final : public VerifiedFile {
   static constexpr std::size_t kCachedBytes = 8 << 20;
   static constexpr int kMostLines = 20;
 
-  LayerInPlace(const FuseLoan& loan, std::vector<Digest> hashes)
-      : loan_(loan), hashes_(std::move(hashes)) {}
+  LayerInPlace(const FuseLoan& loan, const Numbers& numbers, std::vector<Digest> hashes)
+      : loan_(loan), numbers_(numbers), hashes_(std::move(hashes)) {}
 
   Result<void> load(std::uint64_t chunk, std::span<std::byte> into) {
-    const ImageFile file(kFuseImage, 0, loan_.verified_bytes);
+    const ImageFile file(numbers_.image, 0, loan_.verified_bytes);
     auto read = file.read(chunk * kVerifiedChunk, into);
     if (read && sha256_of(into) == hashes_[chunk]) return {};
     const std::string reason = read ? "was changed" : read.error().message();
@@ -687,16 +641,14 @@ class LayerInPlace final : public VerifiedFile {
     return block;
   }
 
-  static void log(const std::string& text) {
+  void log(const std::string& text) const {
     const std::string line = "<27>spank-container: " + text;  // daemon.err
-    iovec bytes{const_cast<char*>(line.data()), line.size()};
-    msghdr message{};
-    message.msg_iov = &bytes;
-    message.msg_iovlen = 1;
-    [[maybe_unused]] const auto sent = ::sendmsg(kFuseLog, &message, MSG_NOSIGNAL);
+    [[maybe_unused]] const auto sent =
+        send_message(numbers_.log, std::as_bytes(std::span(line)), {}, WhenFull::fail);
   }
 
   const FuseLoan loan_;
+  const Numbers numbers_;
   const std::vector<Digest> hashes_;
   Cache<Block> chunks_{kCachedBytes};
   std::atomic<int> lines_ = 0;
@@ -706,13 +658,23 @@ class LayerInPlace final : public VerifiedFile {
 
 // --- main program ---
 
-// `fuse OFFSET`: serves the image at OFFSET of a file through a FUSE device, or, given a socket
-// instead of the file, the file received from it; see protocol/fuse.hpp.
+// `fuse OFFSET,OFFSET...` serves the images at these offsets of files through a FUSE device each,
+// or, given a socket instead of a file, the file received from it; see protocol/fuse.hpp.
 //
 // The order is: everything that needs system calls forbidden by the sandbox, then the sandbox, then
-// the first read of the file.
+// the first read of a file.
 
 namespace {
+
+/// A file that this process serves.
+struct Served {
+  FuseLoan loan;
+  Numbers numbers{};
+  std::unique_ptr<FileSystem> files;
+  fuse_session* session = nullptr;
+  std::unique_ptr<LayerInPlace> in_place;
+  bool has_begun = false;
+};
 
 /// `device`: its number, which may be opened later.
 Result<fuse_session*> make_session(FileSystem& files, int device) {
@@ -732,103 +694,137 @@ Result<fuse_session*> make_session(FileSystem& files, int device) {
   return session;
 }
 
-void send_status(const FuseStatus& status) {
-  [[maybe_unused]] const auto sent = send_struct(kFuseStatus, status);
+void send_status(int socket, const Result<void>& done) {
+  const FuseStatus status = done ? FuseStatus() : FuseStatus{WireError(done.error())};
+  [[maybe_unused]] const auto sent = send_struct(socket, status);
 }
 
-bool may_begin() {
-  FuseOrder order{};
-  return receive_struct(kFuseStatus, order) && order == FuseOrder::begin;
-}
-
-/// Executes the agent's orders while the agent lives. Afterwards the server continues to serve its
-/// mount.
-[[noreturn]] void obey_orders(Workers& workers, const FileSystem& files, const FuseLoan& served) {
-  FuseOrder order{};
-  while (const auto passed = receive_struct(kFuseStatus, order, 1)) {
-    if (order == FuseOrder::lend && passed->size() == 1) {
-      files.await_init();
-      lend(passed->front().get(), served);
-    }
-    if (order == FuseOrder::finish) workers.finish();
-  }
-  workers.await();
-}
-
-Result<void> run(FuseLoan served) {
+/// Makes a file ready for the sandbox: receives it, and creates its session. libfuse needs only the
+/// device's number.
+Result<void> prepare(Served& file, bool sets_device) {
   struct stat image {};
-  const bool waits = ::fstat(kFuseImage, &image) == 0 && S_ISSOCK(image.st_mode);
-  if (waits) SPC_TRY(borrow(served));
-  if (served.verified_bytes > 0) open_log();
-  const auto files =
-      served.for_root ? FileSystem::create(0, 0) : FileSystem::create(::getuid(), ::getgid());
-  fuse_session* session = SPC_TRY(make_session(*files, kFuseDevice));
-  Workers workers({session});
-  std::unique_ptr<LayerInPlace> in_place;
-  const auto ready = [&]() -> Result<void> {
-    // One more descriptor: the socket of a joining server.
-    SPC_TRY_DURING("entering the sandbox", enter_fuse_sandbox(kFuseLog + 2));
-    if (served.verified_bytes > 0) in_place = SPC_TRY(LayerInPlace::open(served));
-    files->serve(SPC_TRY(in_place ? open_image(ImageFile(*in_place, served.verified_bytes))
-                                  : open_image(kFuseImage, served.offset)));
-    return {};
-  }();
-  send_status(ready ? FuseStatus() : FuseStatus{WireError(ready.error())});
-  if (!ready || (!served.joins && !may_begin())) ::_exit(1);
-  if (served.joins) {
-    auto request = first_request();
-    const fuse_buf buffer{
-        .size = request.size(), .flags = {}, .mem = request.data(), .fd = -1, .pos = 0};
-    ::fuse_session_process_buf(session, &buffer);
-  }
-  workers.begin();
-  obey_orders(workers, *files, served);
+  if (sets_device) ::fcntl(file.numbers.device, F_SETFL, O_RDWR | O_NONBLOCK);
+  if (::fstat(file.numbers.image, &image) == 0 && S_ISSOCK(image.st_mode))
+    SPC_TRY(borrow(file.loan, file.numbers));
+  file.files =
+      file.loan.for_root ? FileSystem::create(0, 0) : FileSystem::create(::getuid(), ::getgid());
+  file.session = SPC_TRY(make_session(*file.files, file.numbers.device));
+  return {};
 }
 
-/// Receives the devices and gives them the numbers from `first` on, which are reserved.
-Result<void> receive_devices(int first, std::size_t count) {
+/// Reads the super block, in the sandbox.
+Result<void> open(Served& file) {
+  const FuseLoan& loan = file.loan;
+  if (loan.verified_bytes > 0) file.in_place = SPC_TRY(LayerInPlace::open(loan, file.numbers));
+  file.files->serve(SPC_TRY(file.in_place
+                                ? open_image(ImageFile(*file.in_place, loan.verified_bytes))
+                                : open_image(file.numbers.image, loan.offset)));
+  return {};
+}
+
+/// Calls `body` for each file. Those for which it fails are reported and left out.
+template <typename Body>
+void keep_good(std::vector<Served>& files, const Body& body) {
+  std::erase_if(files, [&](Served& file) {
+    const Result<void> done = body(file);
+    if (!done) send_status(file.numbers.status, done);
+    return !done;
+  });
+  if (files.empty()) ::_exit(1);
+}
+
+void begin(Workers& workers, Served& file) {
+  // The kernel sends INIT only once, to the mount's first server, and libfuse serves no request
+  // before it. The kernel never uses this request number, and ignores the answer.
+  struct {
+    fuse_in_header header;
+    fuse_init_in init;
+  } first{};
+  first.header.len = sizeof first;
+  first.header.opcode = FUSE_INIT;
+  first.header.unique = ~std::uint64_t{1};  // the kernel's numbers are even, and rise from 2
+  first.init.major = FUSE_KERNEL_VERSION;
+  first.init.minor = FUSE_KERNEL_MINOR_VERSION;
+  // All supported kernels set this flag, from which libfuse derives the size of its request buffer.
+  first.init.flags = FUSE_MAX_PAGES;
+  const fuse_buf buffer{.size = sizeof first, .flags = {}, .mem = &first, .fd = -1, .pos = 0};
+  if (file.loan.joins) ::fuse_session_process_buf(file.session, &buffer);
+  workers.begin(file.session);
+  file.has_begun = true;
+}
+
+/// Receives the devices and gives them their numbers.
+Result<void> receive_devices(const std::vector<Served>& files) {
   FuseOrder order{};
   const auto devices =
-      SPC_TRY_DURING("wait for the devices", receive_struct(kFuseStatus, order, count));
-  if (order != FuseOrder::devices || devices.size() != count)
+      SPC_TRY_DURING("wait for the devices", receive_struct(kFuseStatus, order, files.size()));
+  if (order != FuseOrder::devices || devices.size() != files.size())
     return Error(ErrorKind::internal, "wait for the devices: none have come");
-  for (std::size_t i = 0; i < count; ++i) {
-    if (::dup3(devices[i].get(), first + static_cast<int>(i), O_CLOEXEC) < 0)
+  for (std::size_t i = 0; i < files.size(); ++i) {
+    if (::dup3(devices[i].get(), files[i].numbers.device, O_CLOEXEC) < 0)
       return Error::from_errno(errno, "take a device");
   }
   return {};
 }
 
-/// Serves all images of a container. libfuse needs the devices' numbers before the sandbox, when
-/// there are no devices yet: duplicates of the status socket reserve them.
-Result<void> run_together(std::span<const FuseLoan> images) {
-  const int first_device = kFuseTogether + static_cast<int>(images.size());
-  std::vector<std::unique_ptr<FileSystem>> files;
-  std::vector<fuse_session*> sessions;
-  for (const FuseLoan& image : images) {
-    const int device = first_device + static_cast<int>(files.size());
-    if (::dup2(kFuseStatus, device) < 0) return Error::from_errno(errno, "reserve a descriptor");
-    files.push_back(image.for_root ? FileSystem::create(0, 0)
-                                   : FileSystem::create(::getuid(), ::getgid()));
-    sessions.push_back(SPC_TRY(make_session(*files.back(), device)));
+/// Executes orders for these files, which share a status socket. Returns false if its other end is
+/// closed: files that are mounted are still served.
+bool obey_order(Workers& workers, std::span<Served> files) {
+  Served& file = files.front();
+  FuseOrder order{};
+  const auto passed = receive_struct(file.numbers.status, order, 1);
+  if (!passed && !file.has_begun) ::_exit(1);
+  if (!passed) return false;
+  if (order == FuseOrder::begin && !file.has_begun)
+    for (Served& one : files) begin(workers, one);
+  if (order == FuseOrder::lend && passed->size() == 1 && file.has_begun) {
+    file.files->await_init();
+    lend(passed->front().get(), file.loan, file.numbers);
   }
-  Workers workers(sessions);
-  const auto ready = [&]() -> Result<void> {
-    const int end = first_device + static_cast<int>(2 * images.size()) + 2;
-    SPC_TRY_DURING("entering the sandbox", enter_fuse_sandbox(end));
-    for (std::size_t i = 0; i < images.size(); ++i)
-      files[i]->serve(SPC_TRY(open_image(kFuseTogether + static_cast<int>(i), images[i].offset)));
-    return receive_devices(first_device, images.size());
-  }();
-  send_status(ready ? FuseStatus() : FuseStatus{WireError(ready.error())});
-  if (!ready || !may_begin()) ::_exit(1);
-  workers.begin();
-  workers.await();
+  if (order == FuseOrder::finish) workers.finish();
+  return true;
 }
 
-Result<void> guarded(std::span<const FuseLoan> images, bool together) {
+/// `together`: the files share a status socket, which passes their devices. `end`: upper bound of
+/// the descriptors' numbers.
+Result<void> run(std::vector<Served>& files, bool together, int end) {
+  const std::size_t count = files.size();
+  const bool sets_devices = !together && count > 1;
+  keep_good(files, [&](Served& file) { return prepare(file, sets_devices); });
+  if (std::ranges::any_of(files, [](const Served& file) { return file.loan.verified_bytes > 0; }))
+    open_log(files.front().numbers.log);
+  std::vector<fuse_session*> sessions;
+  for (const Served& file : files) sessions.push_back(file.session);
+  Workers workers(sessions, count > 1);
+  const UniqueFd orders(::epoll_create1(EPOLL_CLOEXEC));
+  // More descriptors: all devices, or the socket of a joining server.
+  SPC_TRY_DURING("entering the sandbox", enter_fuse_sandbox(end + static_cast<int>(count)));
+  keep_good(files, [&](Served& file) {
+    auto done = open(file);
+    if (!done) workers.leave_one();
+    return done;
+  });
+  if (together && files.size() < count) ::_exit(1);
+  if (together) SPC_TRY(receive_devices(files));
+  const std::size_t sharing = together ? count : 1;
+  for (std::size_t i = 0; i < files.size(); i += sharing) {
+    send_status(files[i].numbers.status, {});
+    if (files[i].loan.joins) begin(workers, files[i]);
+    epoll_event event{.events = EPOLLIN, .data = {.u64 = i}};
+    ::epoll_ctl(orders.get(), EPOLL_CTL_ADD, files[i].numbers.status, &event);
+  }
+  for (;;) {
+    epoll_event event{};
+    if (::epoll_wait(orders.get(), &event, 1, -1) != 1) continue;
+    const auto some = std::span(files).subspan(event.data.u64, sharing);
+    if (!obey_order(workers, some))
+      ::epoll_ctl(orders.get(), EPOLL_CTL_DEL, some.front().numbers.status, nullptr);
+  }
+}
+
+Result<void> guarded(std::vector<Served>& files, bool together, int end) {
   try {
-    return together ? run_together(images) : run(images.front());
+    return run(files, together, end);
   } catch (const std::system_error& e) {
     return Error::from_errno(e.code().value(), "serve a file system: start a thread");
   } catch (const std::exception& e) {
@@ -836,32 +832,54 @@ Result<void> guarded(std::span<const FuseLoan> images, bool together) {
   }
 }
 
+/// Returns the files with the offsets in `text`; none: it is not a list of offsets. Not `together`:
+/// it is the offset in all files that the process has inherited.
+std::vector<Served> files_of(std::string_view text, bool together) {
+  std::vector<Served> files;
+  while (!text.empty()) {
+    FuseLoan& loan = files.emplace_back().loan;
+    const char* const end = text.data() + text.size();
+    const auto number = std::from_chars(text.data(), end, loan.offset);
+    if (number.ec != std::errc()) return {};
+    text = {number.ptr, end};
+    loan.for_root = text.starts_with(kFuseForRoot);
+    if (loan.for_root) text.remove_prefix(std::strlen(kFuseForRoot));
+    if (!text.empty() && text.front() != ',') return {};
+    text.remove_prefix(std::min<std::size_t>(text.size(), 1));
+  }
+  for (int status = kFuseStatus + kFusePerFile;
+       !together && !files.empty() && ::fcntl(status, F_GETFD) >= 0; status += kFusePerFile)
+    files.push_back({.loan = files.front().loan});
+  const int count = static_cast<int>(files.size()), hashes = kFuseDevice + kFusePerFile * count;
+  for (int i = 0; Served & file : files) {
+    const int more = i * kFusePerFile;
+    file.numbers = {.device = kFuseDevice + more,
+                    .image = kFuseImage + more,
+                    .status = together ? kFuseStatus : kFuseStatus + more,
+                    .hashes = hashes + i++,
+                    .log = hashes + count};
+  }
+  return files;
+}
+
 }  // namespace
 
 }  // namespace spc::fuse
 
 int main(int argc, char** argv) {
-  std::vector<spc::FuseLoan> images;
-  const bool together = argc > 2 && std::string_view(argv[1]) == spc::kFuseTogetherWord;
-  bool is_valid = together || argc == 2;
-  for (int i = together ? 2 : 1; is_valid && i < argc; ++i) {
-    std::string_view word = argv[i];
-    const bool for_root = word.ends_with(spc::kFuseForRoot);
-    if (for_root) word.remove_suffix(std::strlen(spc::kFuseForRoot));
-    images.push_back({.offset = 0, .for_root = for_root});
-    const char* const end = word.data() + word.size();
-    is_valid = !word.empty() && std::from_chars(word.data(), end, images.back().offset).ptr == end;
-  }
-  if (!is_valid || ::fcntl(spc::kFuseStatus, F_GETFD) < 0) {
+  const bool together = argc == 3 && std::string_view(argv[1]) == spc::kFuseTogetherWord;
+  auto files = spc::fuse::files_of(together || argc == 2 ? argv[argc - 1] : "", together);
+  if (files.empty() || ::fcntl(spc::kFuseStatus, F_GETFD) < 0) {
     constexpr char kUsage[] = "fuse is started by the agent, not manually\n";
     (void)spc::write_all(STDERR_FILENO, std::string_view(kUsage));
     return 2;
   }
-  const std::size_t kept = together ? images.size() : 0;
-  ::syscall(SYS_close_range, spc::kFuseTogether + kept, ~0U, 0);
-  // So that received descriptors get higher numbers.
-  for (const int reserved : {spc::kFuseHashes, spc::kFuseLog})
-    if (!together) ::dup2(STDIN_FILENO, reserved);
+  const int hashes = files.front().numbers.hashes, log = files.front().numbers.log;
+  ::syscall(SYS_close_range, hashes, ~0U, 0);
+  // Reserve the other numbers, so that received descriptors get higher ones.
+  for (int number = spc::kFuseDevice; number <= log; ++number)
+    if (number >= hashes || (together && ::fcntl(number, F_GETFD) < 0))
+      ::dup2(STDIN_FILENO, number);
   // Blocks all signals but SIGKILL and SIGSTOP: a step's signals are meant for its tasks, which
   // need their files to handle them. The server stays in the agent's process group, for which
   // slurmstepd waits. If the agent is killed, the server continues, because the tasks still need
@@ -875,7 +893,8 @@ int main(int argc, char** argv) {
   ::mallopt(M_TRIM_THRESHOLD, 64 << 20);
   ::mallopt(M_ARENA_MAX, 1);
   ::mallopt(M_TOP_PAD, 1 << 20);
-  const auto failed = spc::fuse::guarded(images, together);
-  if (!failed) spc::fuse::send_status({spc::WireError(failed.error())});
+  // Beside the reserved descriptors: those of the two epolls.
+  const auto failed = spc::fuse::guarded(files, together, log + 3);
+  spc::fuse::send_status(spc::kFuseStatus, failed);
   ::_exit(1);
 }

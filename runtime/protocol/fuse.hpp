@@ -8,30 +8,29 @@
 
 namespace spc {
 
-/// `fuse` (the job's user) serves one squashfs file, so that no kernel parser reads user data. The
-/// agent starts it as `fuse OFFSET`, OFFSET in bytes of the squashfs in the file, with only these
-/// descriptors. With kFuseForRoot appended to the number the files belong to root instead of the
-/// server's user.
+/// `fuse` (the job's user) serves squashfs files and layers, so that no kernel parser reads user
+/// data. The agent starts one for all layers of an image, and one for each file of the user, as
+/// `fuse OFFSET`, OFFSET in bytes of the squashfs in each file. With kFuseForRoot appended to the
+/// number the content belongs to root instead of the server's user. The server inherits only three
+/// descriptors for each file, beginning with these of the first:
 inline constexpr char kFuseForRoot[] = "r";
-/// /dev/fuse, to be served once it is mounted; not used yet in a joining server
+/// /dev/fuse, to be served once it is mounted; not used yet in a joining server. The server makes
+/// the devices of several files non-blocking, because each thread serves all of them.
 inline constexpr int kFuseDevice = 3;
 inline constexpr int kFuseImage = 4;   ///< the file, open for reading, or the socket for a FuseLoan
 inline constexpr int kFuseStatus = 5;  ///< SEQPACKET: FuseStatus, then FuseOrder
-inline constexpr int kFuseHashes = 6;  ///< of an image in place: its list of hashes
-inline constexpr int kFuseLog = 7;     ///< a datagram socket to the system's log, if there is one
+inline constexpr int kFusePerFile = 3;
 
-/// `scontainer` starts `fuse together OFFSET...`, one server for all images of a container, before
-/// it enters the container's user namespace. The files are the descriptors from kFuseTogether on,
-/// one per OFFSET, and kFuseDevice and kFuseImage are unused. FuseOrder::devices passes a device
-/// for each file, opened in that namespace, before the server reports its status. Devices of
-/// several files are non-blocking, because each thread serves all of them.
+/// `scontainer` starts `fuse together OFFSET,OFFSET...` for all images of a container, before it
+/// enters the container's user namespace. There are no devices at first and one status socket, the
+/// first. FuseOrder::devices passes a device for each file, opened in that namespace, before the
+/// server reports its status. Devices of several files must be non-blocking.
 inline constexpr char kFuseTogetherWord[] = "together";
-inline constexpr int kFuseTogether = kFuseStatus + 1;
 inline constexpr std::size_t kMostTogether = 200;  ///< files; one message passes all devices
 
 /// The server first reports that it has read the super block, or the reason why it cannot serve the
-/// file. The builder then mounts the device and sends `begin`. The server ends with its mount, on
-/// `finish`, or, before `begin`, when the other end of this socket is closed.
+/// file. The builder then mounts the device and sends `begin`. The server ends with its mounts, on
+/// `finish`, or when the other end of a status socket is closed before `begin`.
 struct FuseStatus {
   WireError error;  ///< not set: success
 };

@@ -210,7 +210,7 @@ TEST_CASE("store_layers_served_by_fuse_are_not_evicted") {
   CHECK(said(answer) == "");
   REQUIRE(answer.kind == TaskMessageKind::ready);
   CHECK(answer.layers == 3);
-  CHECK(running("fuse") == 3);
+  CHECK(running("fuse") == 1);
   CHECK(our_loop_devices().empty());
   CHECK(step.inside([] {
     return is_the_users_own("/file", "layer 3") && contents("/of1") == "own" &&
@@ -222,6 +222,40 @@ TEST_CASE("store_layers_served_by_fuse_are_not_evicted") {
   CHECK_FALSE(store.evict(digest_of(2)));  // tasks outlive their agent and use the layer
   step.leave();
   CHECK(becomes_true([&] { return store.evict(digest_of(2)).has_value(); }));
+}
+
+TEST_CASE("server_of_all_layers_killed_gives_errors_without_hanging") {
+  add_image(3);
+  Step step(serve_by_fuse);
+  const auto answer =
+      step.start(TaskMessage::start_known, some_record(), some_record(), digest_of(9));
+  REQUIRE(answer.kind == TaskMessageKind::ready);
+  const auto servers = processes_of("fuse");
+  REQUIRE(servers.size() == 1);
+  REQUIRE(::kill(servers.front(), SIGKILL) == 0);
+  CHECK(becomes_true([] { return running("fuse") == 0; }));
+  for (const char* file : {"/of1", "/of2", "/of3"}) {
+    CHECK(step.inside([&] {
+      const UniqueFd gone(::open(file, O_RDONLY | O_CLOEXEC));
+      return !gone && errno == ENOTCONN;
+    }));
+  }
+  CHECK(step.end());
+}
+
+TEST_CASE("one_damaged_layer_of_several_reaches_the_user") {
+  for (const unsigned char damaged : {1, 3}) {
+    add_image(3);
+    const std::string path = SPC_STORE_DIR "/" + store_layout::layer_path(digest_of(damaged));
+    const UniqueFd file(::open(path.c_str(), O_WRONLY | O_CLOEXEC));
+    REQUIRE(write_all(file.get(), std::string(96, 'x')));
+    Step step(serve_by_fuse);
+    const auto answer =
+        step.start(TaskMessage::start_known, some_record(), some_record(), digest_of(9));
+    CHECK(answer.kind == TaskMessageKind::failed);
+    CHECK(says(answer, "squashfs"));
+    CHECK(becomes_true([] { return running("fuse") == 0; }));
+  }
 }
 
 TEST_CASE("store_layers_are_served_if_kernel_cannot_map_owners") {
@@ -257,7 +291,7 @@ TEST_CASE("store_layers_unsupported_by_kernel_are_served") {
         step.start(TaskMessage::start_known, some_record(), some_record(), digest_of(9));
     CHECK(said(answer) == "");
     REQUIRE(answer.kind == TaskMessageKind::ready);
-    CHECK(running("fuse") == 2);
+    CHECK(running("fuse") == 1);
     CHECK(our_loop_devices().empty());
     CHECK(step.inside([] { return is_the_users_own("/file", "layer 2"); }));
   }

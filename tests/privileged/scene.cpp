@@ -154,8 +154,8 @@ bool Step::inside(const std::function<bool()>& check) const {
   return status == 0;
 }
 
-int running(const std::string& program) {
-  int count = 0;
+std::vector<pid_t> processes_of(const std::string& program) {
+  std::vector<pid_t> found;
   for (const auto& entry : fs::directory_iterator("/proc")) {
     std::string comm;
     struct stat status {};
@@ -166,11 +166,14 @@ int running(const std::string& program) {
     if (comm == program && word != "Z" && ::stat(entry.path().c_str(), &status) == 0) {
       std::ifstream lines(entry.path() / "status");
       for (std::string line; std::getline(lines, line);)
-        count += line.starts_with("Uid:\t" + std::to_string(Step::kUser)) ? 1 : 0;
+        if (line.starts_with("Uid:\t" + std::to_string(Step::kUser)))
+          found.push_back(std::stoi(entry.path().filename()));
     }
   }
-  return count;
+  return found;
 }
+
+int running(const std::string& program) { return static_cast<int>(processes_of(program).size()); }
 
 bool becomes_true(const std::function<bool()>& condition) {
   for (int attempt = 0; attempt < 1000; ++attempt, ::usleep(10'000)) {

@@ -4,6 +4,7 @@
 
 #include <functional>
 #include <string>
+#include <vector>
 
 #include "agent/agent.hpp"
 #include "base/unique_fd.hpp"
@@ -57,7 +58,9 @@ class Step {
   UniqueFd container_;
 };
 
-/// Returns the number of processes that run this program as the user of the steps.
+/// Returns the processes that run this program as the user of the steps.
+std::vector<pid_t> processes_of(const std::string& program);
+/// Returns their number.
 int running(const std::string& program);
 /// Waits up to ten seconds for the condition.
 bool becomes_true(const std::function<bool()>& condition);

@@ -79,9 +79,11 @@ Result<FileServer> start_server(std::span<SquashfsFile> files, bool for_root,
                   .environment = std::vector<std::string>(),
                   .descriptors = {{STDERR_FILENO, STDERR_FILENO}, {theirs.get(), kFuseStatus}},
                   .prepare = std::move(prepare)};
-  for (int number = kFuseTogether; const SquashfsFile& file : files) {
-    program.arguments.push_back(std::to_string(file.offset) + (for_root ? kFuseForRoot : ""));
-    program.descriptors.push_back({file.file.get(), number++});
+  std::string& offsets = program.arguments.emplace_back();
+  for (int number = kFuseImage; const SquashfsFile& file : files) {
+    offsets += std::to_string(file.offset) + (for_root ? kFuseForRoot : "") + ",";
+    program.descriptors.push_back({file.file.get(), number});
+    number += kFusePerFile;
   }
   auto child = Child::start(program);
   if (!child) return std::move(child).error().hint("install spank-container again");

@@ -13,6 +13,7 @@ from images import Image, with_probe
 import local_files
 from harness import equal, expect, same_as_golden, test
 from plugstack import plugstack
+from site_files import rules
 
 ON = ("-w", "node01", "--overlap")
 
@@ -109,22 +110,35 @@ def joined_container_outlives_the_step_that_made_it(cluster):
     run(cluster, "shared", "cat /made; test -e /end").good("one\ntwo")
 
 
-@test
-def joined_step_keeps_served_image_files_after_first_step(cluster):
+def expect_files_served_after_first_step(cluster, name, image):
     """Each step has its own server: one in the first step's cgroups ends with them."""
     reads = "find /usr /etc -xdev -type f -readable -size -300k -exec cat {} + >/dev/null; echo read $?"
-    first = start(cluster, "served", "echo up; sleep 60", "-J", "first", f"--container-image={local_files.squashfs(cluster)}")
+    first = start(cluster, name, "echo up; sleep 60", "-J", "first", f"--container-image={image}")
     first.await_text("up")
     equal(len(cluster.processes("node01", "fuse")), 1, "servers of the first step")
-    second = start(cluster, "served", f"echo up; {reads}; until test -e /end; do sleep 0.1; done; {reads}; perl -e 'print 7'")
+    second = start(cluster, name, f"echo up; {reads}; until test -e /end; do sleep 0.1; done; {reads}; perl -e 'print 7'")
     second.await_text("up")
     await_true(lambda: len(cluster.processes("node01", "fuse")) == 2, 5, "the second step has no server")
     cluster.run("scancel", "-n", "first").good()
     first.end()
     await_true(lambda: len(cluster.processes("node01", "fuse")) == 1, 5, "the first step's server has not ended")
-    run(cluster, "served", "cat /usr/bin/* | wc -c >/size; test $(cat /size) -gt 100000; touch /end").good("")
+    run(cluster, name, "cat /usr/bin/* | wc -c >/size; test $(cat /size) -gt 100000; touch /end").good("")
     second.end(60).good("up\nread 0\nread 0\n7")
     cluster.must_be_quiet(within=2)
+
+
+@test
+def joined_step_keeps_served_image_files_after_first_step(cluster):
+    expect_files_served_after_first_step(cluster, "served", local_files.squashfs(cluster))
+
+
+@test
+def joined_step_keeps_served_layers_after_first_step(cluster):
+    """All layers of an image have one server in each step."""
+    image = Image("suites/served-layers", [[("etc/above", b"above\n")], [("usr/top", b"top\n")]], below=cluster.base_layout)
+    cluster.faulty.publish(image)
+    with rules(cluster, 'squashfs = "fuse"'):
+        expect_files_served_after_first_step(cluster, "served-layers", f"{cluster.faulty.host}/suites/served-layers:1")
 
 
 @test
