@@ -83,14 +83,14 @@ bool is_pattern(std::string_view text) {
 Result<void> EnvironmentWishes::add(std::string_view list) {
   const auto refused = [&] {
     return Error(ErrorKind::invalid, "invalid format: " + in_quotes(list))
-        .hint("NAME, PATTERN or NAME=VALUE, joined by commas");
+        .hint("NAME, PATTERN, NAME=VALUE or -NAME, joined by commas");
   };
   for (std::string_view rest = list;;) {
     auto piece = next_piece(rest, "=,");
     if (!piece) return refused();
     std::string name = std::move(piece->text);
     if (piece->end == '=') {
-      const bool named = is_name(name) && !is_pattern(name);
+      const bool named = is_name(name) && !is_pattern(name) && name[0] != '-';
       piece = next_piece(rest, ",");
       if (!named || !piece) return refused();
       values[name] = piece->text;
@@ -100,8 +100,10 @@ Result<void> EnvironmentWishes::add(std::string_view list) {
       name.resize(equals);
       if (!is_name(name) || is_pattern(name)) return refused();
       values[name] = value;
-    } else if (!is_name(name)) {
+    } else if (!is_name(name) || name == "-") {
       return refused();
+    } else if (name.starts_with('-')) {
+      unset.push_back(name.substr(1));
     } else {
       keep.push_back(std::move(name));
     }
@@ -547,6 +549,8 @@ Result<LaunchRequest> OptionTexts::parse(ReadAt where, const UserPaths& paths) c
   SPC_TRY(apply_to(request, where, typed_name));
   SPC_TRY(check_combinations(request));
   request.features = features();
+  constexpr char kUnset[] = "container-unsetenv";  // --container-env=-NAME removes as well
+  if (!request.environment.unset.empty() && !has(kUnset)) request.features.emplace_back(kUnset);
   if (request.explain) {
     request.save.clear();  // nothing will have been executed
     request.given = given(typed_name);
@@ -702,8 +706,9 @@ constexpr ContainerOption kOptions[] = {
        return {};
      },
      "work directory in the container (default: the image's)"},
-    {"container-env", "NAME|PATTERN|NAME=VALUE[,...]",
-     "[container] keep these host variables, or set NAME=VALUE (by default the image's value wins)",
+    {"container-env", "NAME|PATTERN|NAME=VALUE|-NAME[,...]",
+     "[container] keep these host variables, set NAME=VALUE, or remove -NAME (by default the "
+     "image's value wins)",
      "ENV", Kind::list, nullptr,
      [](LaunchRequest& request, Text value, ReadAt) { return request.environment.add(value); },
      "keep these host variables, or set NAME=VALUE", "NAME[,NAME...]|NAME=VALUE"},

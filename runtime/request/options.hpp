@@ -38,8 +38,8 @@ struct EnvironmentWishes {
   std::map<std::string, std::string> values;  ///< set to these values in any case
   std::vector<std::string> unset;  ///< names and patterns of variables that tasks do not get
 
-  /// Adds `ITEM[,ITEM...]`, an item being NAME, PATTERN or NAME=VALUE; quoting as in next_piece()
-  /// of request/mount_spec.hpp.
+  /// Adds `ITEM[,ITEM...]`, an item being NAME, PATTERN, NAME=VALUE, or -NAME or -PATTERN to
+  /// unset; quoting as in next_piece() of request/mount_spec.hpp.
   Result<void> add(std::string_view list);
   /// Adds `NAME|PATTERN[,...]` to `unset`.
   Result<void> add_unset(std::string_view list);

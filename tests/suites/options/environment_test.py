@@ -49,6 +49,12 @@ def container_env_of_unset_variables_warns_once(cluster):
 
 
 @test
+def container_env_minus_removes_variables(cluster):
+    equal(variable(cluster, "GREETER", "--container-env=-GREET*"), "unset", "GREETER of the image")
+    equal(variable(cluster, "OF_THE_JOB", "--container-env=A=1,-OF_THE_JOB", env=["OF_THE_JOB=1"]), "unset", "OF_THE_JOB")
+
+
+@test
 def container_env_accepts_patterns(cluster):
     equal(variable(cluster, "GREETER", "--container-env=OTHER,GR??T*", env=["GREETER=job"]), "job", "GREETER")
 

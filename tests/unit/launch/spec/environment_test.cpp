@@ -207,7 +207,7 @@ TEST_CASE("environment_invalid_container_env_is_refused") {
   }
   EnvironmentWishes parsed;
   CHECK(parsed.add("A,,B").error().message() ==
-        "invalid format: \"A,,B\" (hint: NAME, PATTERN or NAME=VALUE, joined by commas)");
+        "invalid format: \"A,,B\" (hint: NAME, PATTERN, NAME=VALUE or -NAME, joined by commas)");
 }
 
 TEST_CASE("environment_site_values_rank_between_image_and_user") {
@@ -250,6 +250,21 @@ TEST_CASE("environment_site_unset_variables_are_given_only_when_kept") {
   CHECK_FALSE(task.contains("LD_PRELOAD"));
   CHECK_FALSE(task.contains("XALT_A"));
   CHECK(task.at("XALT_B").value == "2");
+}
+
+TEST_CASE("environment_minus_unsets_variables_and_patterns") {
+  EnvironmentWishes wishes;
+  REQUIRE(wishes.add("A=1,-LD_PRELOAD,-XALT_*,B"));
+  CHECK(wishes.unset == std::vector<std::string>{"LD_PRELOAD", "XALT_*"});
+  CHECK(wishes.keep == std::vector<std::string>{"B"});
+  CHECK_FALSE(wishes.add("-"));
+  CHECK_FALSE(wishes.add("-A=1"));
+  const Values job{{"LD_PRELOAD", "1"}, {"XALT_A", "1"}, {"KEPT", "1"}};
+  const auto task = merged(job, image_with({"XALT_B=1"}), "-LD_PRELOAD,-XALT_*", "");
+  CHECK_FALSE(task.contains("LD_PRELOAD"));
+  CHECK_FALSE(task.contains("XALT_A"));
+  CHECK_FALSE(task.contains("XALT_B"));
+  CHECK(task.contains("KEPT"));
 }
 
 TEST_CASE("environment_variables_have_an_origin") {
