@@ -124,7 +124,7 @@ constexpr char kBeaten[] = "SLURM_SPANK_SCONTAINER_BEATEN";
 std::string name_in_variables(const spc_option& option) {
   std::string_view name = option.name;
   if (name.starts_with("no-")) name.remove_prefix(3);
-  std::string upper(name.substr(std::string_view("container-").size()));
+  std::string upper(name.substr(name.starts_with("container-") ? 10 : 0));
   for (char& c : upper) c = c == '-' ? '_' : static_cast<char>(c - 'a' + 'A');
   return upper;
 }
@@ -165,10 +165,11 @@ bool is_set_in_job(const spc_option& option, GetVariable get, void* arg) {
   });
 }
 
-/// Returns whether the options are the same or opposites.
+/// Returns whether a typed option replaces one of the surrounding job: the same, the opposite, and
+/// an environment an image.
 bool is_same_choice(size_t one, size_t other) {
   const char* opposite = option_table()[one].opposite;
-  return one == other ||
+  return one == other || (one == kImageRow && other == kRequestRows - 1) ||
          (opposite != nullptr && opposite == std::string_view(option_table()[other].name));
 }
 

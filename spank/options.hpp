@@ -20,10 +20,10 @@ inline constexpr char kComponentsVariable[] = "SLURM_SCONTAINER_COMPONENTS";
 
 /// The options that request a container: one of them is required.
 inline constexpr size_t kImageRow = 0;
-inline constexpr size_t kNameRow = 1;
-inline constexpr const char* kContainerVariables[] = {"SCONTAINER_IMAGE", "PYXIS_CONTAINER_IMAGE",
-                                                      "SCONTAINER_NAME", "PYXIS_CONTAINER_NAME",
-                                                      kComponentsVariable};
+inline constexpr size_t kRequestRows = 3;  ///< image, name, environment
+inline constexpr const char* kContainerVariables[] = {
+    "SCONTAINER_IMAGE",       "PYXIS_CONTAINER_IMAGE", "SCONTAINER_NAME", "PYXIS_CONTAINER_NAME",
+    "SCONTAINER_ENVIRONMENT", kComponentsVariable};
 
 /// An option as passed by Slurm, possibly twice: from the environment and from the command line.
 struct GivenOption {

@@ -92,9 +92,7 @@ bool wants_container(spank_t spank) {
   uint32_t step = SLURM_EXTERN_CONT;
   spank_get_item(spank, S_JOB_STEPID, &step);
   if (step == SLURM_EXTERN_CONT) return false;
-  const auto means_one = [](const GivenOption& given) {
-    return given.row == kImageRow || given.row == kNameRow;
-  };
+  const auto means_one = [](const GivenOption& given) { return given.row < kRequestRows; };
   const auto keeps = [&](bool p) {
     return step == SLURM_BATCH_SCRIPT && is_set(spank, kKeptOf[p]);
   };

@@ -26,18 +26,22 @@ bool has_peer();
 
 /// Variables from which Slurm reads the options that request a container, until init has returned:
 /// for spank_container and for pyxis.
-inline constexpr const char* kAskedOf[][2] = {
+inline constexpr const char* kAskedOf[][3] = {
     {"_SLURM_SPANK_OPTION_spank_container_container_image",
-     "_SLURM_SPANK_OPTION_spank_container_container_name"},
-    {"_SLURM_SPANK_OPTION_pyxis_container_image", "_SLURM_SPANK_OPTION_pyxis_container_name"}};
+     "_SLURM_SPANK_OPTION_spank_container_container_name",
+     "_SLURM_SPANK_OPTION_spank_container_environment"},
+    {"_SLURM_SPANK_OPTION_pyxis_container_image", "_SLURM_SPANK_OPTION_pyxis_container_name",
+     "_SLURM_SPANK_OPTION_pyxis_environment"}};
 
 /// Variables that remain in a job's environment, with the same meaning for its batch step: Slurm
 /// before 23.11 loses the others in jobs with --export=NONE.
-inline constexpr const char* kKeptOf[][2] = {
+inline constexpr const char* kKeptOf[][3] = {
     {"SLURM_SPANK__SLURM_SPANK_OPTION_spank_container_container_image",
-     "SLURM_SPANK__SLURM_SPANK_OPTION_spank_container_container_name"},
+     "SLURM_SPANK__SLURM_SPANK_OPTION_spank_container_container_name",
+     "SLURM_SPANK__SLURM_SPANK_OPTION_spank_container_environment"},
     {"SLURM_SPANK__SLURM_SPANK_OPTION_pyxis_container_image",
-     "SLURM_SPANK__SLURM_SPANK_OPTION_pyxis_container_name"}};
+     "SLURM_SPANK__SLURM_SPANK_OPTION_pyxis_container_name",
+     "SLURM_SPANK__SLURM_SPANK_OPTION_pyxis_environment"}};
 
 /// Error of a task if the node lacks the plugin of the other name, which received container
 /// options. Slurm ignores options of unknown plugins and would execute the command on the host.

@@ -2,12 +2,16 @@
 
 #include "api/runtime.hpp"
 
+#include <errno.h>
 #include <limits.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <cstdlib>
 #include <utility>
 
+#include "base/format.hpp"
 #include "base/process/own_program.hpp"
 #include "config/config.hpp"
 #include "launch/launch.hpp"
@@ -43,12 +47,30 @@ class CallbackLog final : public Log {
   bool replaces_ = false;
 };
 
+/// Adds the values of --environment, which the program that submitted has read.
+Result<void> add_environment(OptionTexts& texts, const OptionTexts::Variables& variables) {
+  const std::string name = texts.environment(variables);
+  if (name.empty()) return {};
+  const auto passed = variables.find(NamedEnvironment::kVariable);
+  const auto found = NamedEnvironment::find(
+      passed == variables.end() ? "" : std::string_view(passed->second), name);
+  if (found) return texts.add_environment(*found);
+  return Error(ErrorKind::not_found,
+               formatted("--environment={}: was not read when the job was submitted",
+                         printable(name)))
+      .hint("give the option to srun, or to sbatch and salloc");
+}
+
 Result<OptionTexts> texts_of(const spc_options& options) {
   OptionTexts texts;
   for (auto text = options.given; text != nullptr && *text != nullptr; ++text)
     SPC_TRY(texts.add(*text));
-  if (options.variables != nullptr)
-    SPC_TRY(texts.add_twins(as_map(options.variables, OptionTexts::kTwinPrefixes)));
+  if (options.variables == nullptr) return texts;
+  static constexpr std::string_view kRead[] = {
+      OptionTexts::kTwinPrefixes[0], OptionTexts::kTwinPrefixes[1], NamedEnvironment::kVariable};
+  const auto variables = as_map(options.variables, kRead);
+  SPC_TRY(add_environment(texts, variables));
+  SPC_TRY(texts.add_twins(variables));
   return texts;
 }
 
@@ -80,6 +102,39 @@ UserPaths paths_of(const char* const* variables, ReadAt where) {
   // The name service of a container is code of the image.
   if (paths.home.empty()) paths.home = is_inside ? "/" : UserIdentity::of_this_process().home;
   return paths;
+}
+
+/// Returns whether this process is one that submits, and can see the user's files.
+bool submits() {
+  constexpr std::string_view kPrograms[] = {"srun", "sbatch", "salloc"};
+  return std::ranges::find(kPrograms, std::string_view(program_invocation_short_name)) !=
+         std::end(kPrograms);
+}
+
+/// In srun, sbatch and salloc: reads the environment, unless the surrounding job was submitted with
+/// it, and passes it to nodes and steps. Warns of annotations without effect.
+Result<void> pass_environment(spc_options& options, const spc_runtime& rt) {
+  if (options.command != nullptr || options.variables == nullptr || !submits()) return {};
+  OptionTexts given;
+  for (auto text = options.given; text != nullptr && *text != nullptr; ++text)
+    SPC_TRY(given.add(*text));
+  const auto variables = as_map(options.variables);
+  const std::string name = given.environment(variables);
+  if (name.empty()) return {};
+  const auto passed = variables.find(NamedEnvironment::kVariable);
+  std::string all = passed == variables.end() ? "" : passed->second;
+  const bool is_step = program_invocation_short_name == std::string_view("srun") &&
+                       variables.contains("SLURM_JOB_ID");
+  if (is_step && NamedEnvironment::find(all, name)) return {};
+  const auto read = SPC_TRY(read_environment(name));
+  for (const std::string& warning : read.warnings)
+    CallbackLog(rt).write(LogLevel::warning, warning);
+  const bool has_room = all.size() + read.record.size() < NamedEnvironment::kMostVariable;
+  all = has_room && !all.empty() ? read.record + ";" + all : read.record;
+  if (::setenv(NamedEnvironment::kVariable, all.c_str(), 1) != 0)
+    return Error::from_errno(errno, "pass the environment to the nodes");
+  options.variables = environ;
+  return {};
 }
 
 Result<LaunchRequest> parse_options(const spc_options* given, ReadAt where) {
@@ -144,18 +199,21 @@ const char* spc_message_prefix(const spc_runtime* rt) {
 
 int spc_summarize(spc_runtime* rt, const spc_options* options, spc_summary* out) {
   return guard(rt, [&]() -> Result<void> {
-    const auto adopted = SPC_TRY(adopt(options, spc_options{}));
+    auto adopted = SPC_TRY(adopt(options, spc_options{}));
+    SPC_TRY(pass_environment(adopted, *rt));
     const auto texts = SPC_TRY(texts_of(adopted));
     static bool has_warned = false;  // srun asks again for each component
     if (adopted.command == nullptr && !std::exchange(has_warned, true)) {
       for (const std::string& line : misspelt_variables(adopted.variables))
         CallbackLog(*rt).write(LogLevel::warning, line);
     }
-    spc_summary summary{
-        .size = sizeof summary,
-        .container = texts.has("container-image") || texts.has("container-name") ? 1 : 0,
-        .explain = texts.has("container-explain") ? 1 : 0,
-        .verbose = texts.has("container-verbose") ? 1 : 0};
+    spc_summary summary{.size = sizeof summary,
+                        .container = texts.has("container-image") || texts.has("container-name") ||
+                                             texts.has("environment")
+                                         ? 1
+                                         : 0,
+                        .explain = texts.has("container-explain") ? 1 : 0,
+                        .verbose = texts.has("container-verbose") ? 1 : 0};
     const std::string image = without_secrets(texts.last("container-image"));
     if (image.size() < sizeof summary.image) image.copy(summary.image, image.size());
     return hand_out(summary, out);

@@ -226,11 +226,64 @@ Result<toml::table> parse_toml(const std::string& text, const std::string& what)
 
 }  // namespace
 
-Result<void> read_keys(const std::string& text, const std::string& what, const Keys& keys) {
+Result<void> read_keys(const std::string& text, const std::string& what, const Keys& keys,
+                       const std::vector<std::string_view>& others) {
   const auto root = SPC_TRY(parse_toml(text, what));
   TomlReader reader(what);
-  reader.read(root, "", keys);
+  reader.read(root, "", keys, others);
   return reader.done();
+}
+
+namespace {
+
+/// Returns the node's type, and its text unless it is a list.
+TomlEntry::Kind kind_of(const toml::node& node, std::string& text) {
+  if (const auto* string = node.as_string()) {
+    text = string->get();
+    return text.find('\0') == std::string::npos ? TomlEntry::Kind::text : TomlEntry::Kind::other;
+  }
+  if (const auto* flag = node.as_boolean()) {
+    text = flag->get() ? "true" : "false";
+    return TomlEntry::Kind::flag;
+  }
+  if (const auto* number = node.as_integer()) {
+    text = std::to_string(number->get());
+    return TomlEntry::Kind::number;
+  }
+  return node.is_array() ? TomlEntry::Kind::list : TomlEntry::Kind::other;
+}
+
+void flatten(const toml::table& table, const std::string& prefix, std::vector<TomlEntry>& into) {
+  for (const auto& [toml_name, node] : table) {
+    const std::string name = prefix + std::string(toml_name.str());
+    if (const toml::table* inner = node.as_table()) {
+      flatten(*inner, name + ".", into);
+      continue;
+    }
+    TomlEntry entry{.key = name, .kind = {}, .texts = {}, .lines = {node.source().begin.line}};
+    std::string text;
+    entry.kind = kind_of(node, text);
+    if (entry.kind != TomlEntry::Kind::list) entry.texts = {text};
+    const toml::array* const list = node.as_array();
+    if (list != nullptr && !list->empty()) entry.lines.clear();
+    for (std::size_t i = 0; list != nullptr && i < list->size(); ++i) {
+      if (kind_of(list->at(i), text) != TomlEntry::Kind::text) entry.kind = TomlEntry::Kind::other;
+      entry.texts.push_back(text);
+      entry.lines.push_back(list->at(i).source().begin.line);
+    }
+    into.push_back(std::move(entry));
+  }
+}
+
+}  // namespace
+
+Result<std::vector<TomlEntry>> read_entries(const std::string& text, const std::string& what) {
+  const auto root = SPC_TRY(parse_toml(text, what));
+  std::vector<TomlEntry> entries;
+  flatten(root, "", entries);
+  std::ranges::stable_sort(entries, std::ranges::less{},
+                           [](const TomlEntry& entry) { return entry.lines.front(); });
+  return entries;
 }
 
 Result<void> add_config(Config& config, const std::string& text, const std::string& name) {
@@ -340,10 +393,11 @@ Result<CatalogueEntry> read_catalogue_entry(const std::string& name) {
   const UniqueFd file = SPC_TRY(open_trusted_file(path, "catalogue", ::geteuid()));
   const std::string text = SPC_TRY_DURING(what, read_file(file.get(), kMostOfAFile));
   CatalogueEntry found{.name = name};
-  SPC_TRY(
-      read_keys(text, what,
-                {{"image", "text", "", "name of the image", &found.image, key::kAnyText},
-                 {"description", "text", "", "what it is", &found.description, key::kAnyText}}));
+  SPC_TRY(read_keys(text, what,
+                    {{"image", "text", "", "name of the image", &found.image, key::kAnyText},
+                     {"description", "text", "", "what it is", &found.description, key::kAnyText}},
+                    {"base_environment", "workdir", "entrypoint", "writable", "mounts", "devices",
+                     "env", "annotations"}));
   if (found.image.empty()) return Error(ErrorKind::invalid, what + ": has no image");
   return found;
 }
@@ -354,6 +408,43 @@ Result<std::string> image_of_catalogue(const std::string& text) {
   const std::string path = directory_of_catalogue() + "/" + text + ".toml";
   if (::access(path.c_str(), F_OK) != 0) return text;
   return SPC_TRY(read_catalogue_entry(text)).image;
+}
+
+// --- environment of a job ---
+
+namespace {
+
+/// Returns the text of a field that NamedEnvironment::record() has escaped.
+std::string from_field(std::string_view field) {
+  std::string text;
+  for (std::size_t i = 0; i < field.size(); ++i) {
+    const auto byte =
+        field[i] == '%' ? parse_number<unsigned>(field.substr(i + 1, 2), 16) : std::nullopt;
+    text += byte && *byte != 0 ? static_cast<char>(*byte) : field[i];
+    if (byte && *byte != 0) i += 2;
+  }
+  return text;
+}
+
+}  // namespace
+
+std::optional<NamedEnvironment> NamedEnvironment::find(std::string_view variable,
+                                                       std::string_view name) {
+  for (std::string_view rest = variable; !rest.empty();) {
+    std::string_view one = next_part(rest, ';');
+    if (from_field(next_part(one, ',')) != name) continue;
+    NamedEnvironment found{
+        .name = std::string(name), .file = from_field(next_part(one, ',')), .values = {}};
+    while (!one.empty()) {
+      EnvironmentValue value;
+      value.option = from_field(next_part(one, ','));
+      value.value = from_field(next_part(one, ','));
+      value.origin = from_field(next_part(one, ','));
+      found.values.push_back(std::move(value));
+    }
+    return found;
+  }
+  return std::nullopt;
 }
 
 }  // namespace spc

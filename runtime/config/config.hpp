@@ -15,6 +15,7 @@
 
 #include "base/process/kernel.hpp"
 #include "base/result.hpp"
+#include "reference/location.hpp"
 #include "reference/request.hpp"
 
 // --- allowed values ---
@@ -473,7 +474,7 @@ struct Config {
   std::uint32_t max_parallel_layers{}, import_cpus{};
   std::uint64_t import_memory{}, max_image_bytes{};
   std::string https_proxy, http_proxy;
-  std::vector<std::string> no_proxy, allowed_registries;
+  std::vector<std::string> no_proxy, allowed_registries, environments;
 
   Keys keys() {
     return {
@@ -538,6 +539,9 @@ struct Config {
         {"allowed_registries", "list of hosts", "",
          "`HOST[:PORT]` or `*.DOMAIN` of registries that may be used; empty: all",
          &allowed_registries, key::kHostOrDomain},
+        {"environments", "list of directories", "",
+         "where environment files of the site are, for `--environment=NAME`", &environments,
+         key::kPaths},
     };
   }
 
@@ -591,15 +595,29 @@ Result<Config> parse_config(const std::string& text, const std::string& name);
 /// text, and sets all other keys.
 Result<void> add_config(Config& config, const std::string& text, const std::string& name);
 
-/// Reads another file of the site that has only these keys. `what` precedes messages:
-/// `catalogue "FILE"`.
-Result<void> read_keys(const std::string& text, const std::string& what, const Keys& keys);
+/// Reads another file of the site that has only these keys, and `others`, which are not read.
+/// `what` precedes messages: `catalogue "FILE"`.
+Result<void> read_keys(const std::string& text, const std::string& what, const Keys& keys,
+                       const std::vector<std::string_view>& others = {});
+
+/// A key of a TOML file: `env.PATH` for PATH in the table [env].
+struct TomlEntry {
+  enum class Kind { text, flag, number, list, other };
+
+  std::string key;
+  Kind kind = Kind::other;
+  std::vector<std::string> texts;   ///< one, or the elements of a list of texts
+  std::vector<std::int64_t> lines;  ///< of each text; at least one
+};
+
+/// Reads a file in the order of its lines, for a reader that checks the keys.
+Result<std::vector<TomlEntry>> read_entries(const std::string& text, const std::string& what);
 
 // --- catalogue ---
 
 /// An image that the site recommends. It is read from `NAME.toml` in the directory catalogue.d
 /// beside the site's config.toml. The keys are `image`, a value of --container-image, and
-/// `description`, one line.
+/// `description`, one line. Those of environment files are for --environment only.
 struct CatalogueEntry {
   std::string name;
   std::string image;
@@ -612,6 +630,59 @@ std::string directory_of_catalogue();
 Result<CatalogueEntry> read_catalogue_entry(const std::string& name);
 /// Returns the image that the catalogue has under the name `text`, or else `text`.
 Result<std::string> image_of_catalogue(const std::string& text);
+
+// --- environments ---
+
+/// A value of an environment file.
+struct EnvironmentValue {
+  std::string key;     ///< as in the file: `mounts`, `env.PATH`
+  std::string text;    ///< with the variables' values
+  std::string option;  ///< the option that it stands for, without dashes; empty: none
+  std::string value;   ///< as on a command line; empty for a switch
+  std::string origin;  ///< FILE:LINE
+};
+
+/// An environment: what --environment stands for. It is read from TOML files with the keys of
+/// CSCS's Container Engine (EDF). Base environments come first; a later value of a key replaces an
+/// earlier one, lists are joined.
+struct NamedEnvironment {
+  std::string name;  ///< as typed
+  std::string file;
+  std::vector<EnvironmentValue> values;  ///< in the order in which they apply
+
+  /// Returns the names of annotations that only hooks of the site can read.
+  [[nodiscard]] std::vector<std::string> foreign_annotations() const;
+
+  /// Variable in which srun, sbatch and salloc pass environments to the nodes and to the job's
+  /// steps: the nodes never read the user's file. --export=NONE keeps it.
+  static constexpr char kVariable[] = "SLURM_SPANK_SCONTAINER_ENVIRONMENT";
+  static constexpr std::size_t kMostVariable = 100'000;  // of the kernel's 128 KiB
+  /// Returns a value of the variable. Several are joined by ;, of which the first counts.
+  [[nodiscard]] Result<std::string> record() const;
+  /// Returns the environment of that name in the variable's value; option, value and origin only.
+  static std::optional<NamedEnvironment> find(std::string_view variable, std::string_view name);
+};
+
+/// Where environments are searched and what their variables are.
+struct EnvironmentPlaces {
+  std::map<std::string, std::string> variables;
+  UserPaths paths;
+  /// in this order: EDF_PATH or ~/.edf, the site's `environments`, its catalogue
+  std::vector<std::string> directories;
+
+  /// Takes the variables of this process.
+  static EnvironmentPlaces of_this_process(UserPaths paths);
+  /// Returns names and files, sorted. A directory hides names of later ones.
+  [[nodiscard]] std::map<std::string, std::string> list() const;
+  /// Reads the environment NAME, or that of a file if `name` is a path.
+  [[nodiscard]] Result<NamedEnvironment> read(const std::string& name) const;
+};
+
+/// Returns the warning about annotations that only a hook of the site could read.
+std::string warning_about(const std::vector<std::string>& annotations, const std::string& file);
+
+/// Returns `environment "FILE", line N` for FILE:LINE.
+std::string in_environment(std::string_view origin);
 
 // --- rules ---
 

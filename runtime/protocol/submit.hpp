@@ -13,6 +13,12 @@ inline constexpr char kSubmitDigest[] = "digest: ";
 /// Time limit of the registry query.
 inline constexpr unsigned kSubmitSeconds = 10;
 
+/// `scontainer read-environment NAME`: started by srun, sbatch and salloc for --environment. Prints
+/// warnings, and the reason of a refusal or the environment: a value of
+/// NamedEnvironment::kVariable.
+inline constexpr char kReadEnvironment[] = "read-environment";
+inline constexpr char kSubmitEnvironment[] = "environment: ";
+
 /// `import resolve IMAGE PULL`: started by srun, as the user, while Slurm creates the step
 /// (launch/site/submit.hpp). `PULL`: as typed, or empty. Writes one line to descriptor
 /// kResolveAnswer: tag_ttl and job_tag_ttl of config.toml and `REGISTRY/NAME:TAG@DIGEST`. Writes no

@@ -261,6 +261,7 @@ namespace {
 
 using Kind = ContainerOption::Kind;
 
+constexpr char kEnvironment[] = "environment";
 constexpr char kYes[] = "yes";
 constexpr char kNo[] = "no";
 
@@ -301,6 +302,11 @@ Error contradiction(const std::string& one, const std::string& other) {
 }
 
 Result<void> check_combinations(const LaunchRequest& request) {
+  if (request.image.empty() && !request.name && !request.environment_file.empty()) {
+    return Error(ErrorKind::invalid,
+                 formatted("environment {}: has no image", in_quotes(request.environment_file)))
+        .hint("add image = \"...\" to the file, or --container-image");
+  }
   if (request.image.empty() && !request.name) {
     return Error(ErrorKind::invalid, "--container-image: argument required");
   }
@@ -330,71 +336,6 @@ const ContainerOption* find_option(std::string_view name) {
   const auto found =
       std::find_if(all.begin(), all.end(), [&](const auto& row) { return row.name == name; });
   return found == all.end() ? nullptr : &*found;
-}
-
-namespace {
-
-std::string in_capitals(std::string_view text) {
-  std::string capitals(text);
-  for (char& c : capitals) c = c >= 'a' && c <= 'z' ? static_cast<char>(c - 'a' + 'A') : c;
-  return capitals;
-}
-
-/// Returns the twin of an option that is nearest to the text and at most `most` letters off; empty
-/// if there is none.
-std::string_view nearest_twin(std::string_view typed, std::size_t most) {
-  std::string_view nearest;
-  for (const ContainerOption& option : container_options()) {
-    if (option.twin == nullptr) continue;
-    const std::size_t off = letters_between(typed, option.twin);
-    if (off > most) continue;
-    nearest = option.twin;
-    if (off == 0) break;
-    most = off - 1;
-  }
-  return nearest;
-}
-
-/// Returns the variable that is meant by one that no program reads; empty if none is near.
-std::string meant_variable(std::string_view name) {
-  // Beginnings that users of Slurm and pyxis write, and ours.
-  constexpr std::pair<std::string_view, std::string_view> kBegins[] = {
-      {"SCONTAINER_", "SCONTAINER_"},      {"PYXIS_CONTAINER_", "PYXIS_CONTAINER_"},
-      {"SPANK_CONTAINER_", "SCONTAINER_"}, {"SBATCH_CONTAINER_", "SCONTAINER_"},
-      {"SRUN_CONTAINER_", "SCONTAINER_"},  {"SALLOC_CONTAINER_", "SCONTAINER_"},
-      {"SLURM_CONTAINER_", "SCONTAINER_"}, {"SCONTAINER_CONTAINER_", "SCONTAINER_"},
-      {"PYXIS_", "PYXIS_CONTAINER_"}};
-  constexpr std::string_view kSet[] = {"NAME", "IMAGE_NAME", "IMAGE_DIGEST", "DIGEST"};
-  const std::string typed = in_capitals(name);
-  for (const auto& [begin, ours] : kBegins) {
-    if (!typed.starts_with(begin)) continue;
-    const auto rest = std::string_view(typed).substr(begin.size());
-    const bool is_set =
-        begin.starts_with("SCONTAINER_") && std::ranges::find(kSet, rest) != std::end(kSet);
-    if (is_set) return {};
-    const auto twin = nearest_twin(rest, begin == "PYXIS_" ? 0 : rest.size() < 5 ? 1 : 2);
-    if (!twin.empty()) return std::string(ours).append(twin);
-  }
-  const auto end = std::min(typed.find('_'), typed.size() - 1);
-  const bool is_near = typed[0] == 'S' && letters_between(typed.substr(0, end), "SCONTAINER") <= 2;
-  const auto twin = is_near ? nearest_twin(std::string_view(typed).substr(end + 1), 1) : "";
-  return twin.empty() ? "" : std::string("SCONTAINER_").append(twin);
-}
-
-}  // namespace
-
-std::vector<std::string> misspelt_variables(const char* const* environment) {
-  std::vector<std::string> lines;
-  for (; environment != nullptr && *environment != nullptr; ++environment) {
-    std::string_view name = *environment;
-    name = name.substr(0, name.find('='));
-    const bool may_be = name.size() > 7 && std::string_view("SsPp").find(name[0]) != name.npos;
-    const std::string meant = may_be ? meant_variable(name) : "";
-    if (meant.empty() || meant == name) continue;
-    lines.push_back(formatted("the variable {} has no effect (hint: did you mean {}?)",
-                              printable(name), meant));
-  }
-  return lines;
 }
 
 std::vector<std::string_view> feature_names() {
@@ -478,6 +419,61 @@ Result<void> OptionTexts::add_twins(const Variables& variables) {
   return {};
 }
 
+std::string OptionTexts::environment(const Variables& variables) const {
+  std::string name = last(kEnvironment);
+  for (const std::string_view prefix : kTwinPrefixes) {
+    const auto found = variables.find(std::string(prefix) + find_option(kEnvironment)->twin);
+    if (name.empty() && found != variables.end()) name = found->second;
+  }
+  return name;
+}
+
+Result<void> OptionTexts::add_before(const ContainerOption& option,
+                                     const NamedEnvironment& environment) {
+  const auto texts = [&](const char* name) {
+    const auto found = values_.find(name);
+    return found == values_.end() ? std::vector<std::string>() : found->second;
+  };
+  EnvironmentWishes typed;  // an invalid one is refused when it is applied
+  for (const std::string& list : texts("container-env")) (void)typed.add(list);
+  for (const std::string& list : texts("container-unsetenv")) (void)typed.add_unset(list);
+  const bool sets = option.name == std::string_view("container-env");
+  const bool unsets = option.name == std::string_view("container-unsetenv");
+  const auto given = texts(option.name);
+  values_.erase(option.name);
+  for (const EnvironmentValue& one : environment.values) {
+    if (one.option != option.name) continue;
+    const std::string variable = one.value.substr(0, one.value.find('='));
+    if ((sets || unsets) && (typed.keeps(variable) || (sets && typed.unsets(variable)))) continue;
+    SPC_TRY_DURING(in_environment(one.origin), add(option, one.value));
+    lines_[{option.name, one.value}] = one.origin;
+  }
+  for (const std::string& value : given) {
+    auto& all = values_[option.name];
+    std::erase(all, value);
+    lines_.erase({option.name, value});
+    all.push_back(value);
+  }
+  return {};
+}
+
+Result<void> OptionTexts::add_environment(const NamedEnvironment& environment) {
+  for (const ContainerOption& option : container_options()) {
+    if (option.kind == Kind::list) {
+      SPC_TRY(add_before(option, environment));
+      continue;
+    }
+    if (is_given(option.name) || (option.opposite != nullptr && is_given(option.opposite)))
+      continue;
+    for (const EnvironmentValue& one : environment.values) {
+      if (one.option != option.name) continue;
+      SPC_TRY_DURING(in_environment(one.origin), add(option, one.value));
+      lines_[{option.name, last(option.name)}] = one.origin;
+    }
+  }
+  return {};
+}
+
 bool OptionTexts::is_given(const char* name) const {
   const auto found = values_.find(name);
   return found != values_.end() && !found->second.empty();
@@ -510,13 +506,16 @@ std::vector<std::pair<std::string, std::string>> OptionTexts::given(
     if (found == values_.end() || option.name == std::string_view("container-explain")) continue;
     const auto variable = variables_.find(option.name);
     for (std::string value : found->second) {
+      const auto line = lines_.find({option.name, value});
       // Values of variables may be secrets.
       if (option.name == std::string_view("container-env"))
         value.resize(std::min(value.find('='), value.size()));
       if (option.name == std::string_view("container-image")) value = without_secrets(value);
       all.emplace_back(name_of(option) + (option.is_switch() ? value == kNo ? "=no" : ""
                                                              : "=" + printable(value)),
-                       variable == variables_.end() ? "option" : variable->second);
+                       line != lines_.end()           ? line->second
+                       : variable == variables_.end() ? "option"
+                                                      : variable->second);
     }
   }
   return all;
@@ -528,14 +527,17 @@ Result<void> OptionTexts::apply_to(LaunchRequest& request, ReadAt where,
     const auto found = values_.find(option.name);
     if (found == values_.end()) continue;
     for (const std::string& value : found->second) {
-      // The items of a list are read one by one.
-      const auto literal =
-          option.kind == Kind::list ? Result<void>() : request.paths.refuse_variables(value);
+      const auto line = lines_.find({option.name, value});
+      // The items of a list are read one by one. An environment's variables are expanded.
+      const auto literal = option.kind == Kind::list || line != lines_.end()
+                               ? Result<void>()
+                               : request.paths.refuse_variables(value);
       auto applied = literal ? option.apply(request, value, where) : literal;
       if (applied) continue;
       Error error = literal && option.names_itself
                         ? std::move(applied).error()
                         : std::move(applied).error().during(name_of(option));
+      if (line != lines_.end()) return std::move(error).during(in_environment(line->second));
       const auto variable = variables_.find(option.name);
       if (variable != variables_.end()) return std::move(error).during(variable->second);
       return error;
@@ -685,6 +687,16 @@ constexpr ContainerOption kOptions[] = {
        return {};
      },
      nullptr, nullptr, true},
+    {"environment", "NAME|FILE",
+     "[container] take image, mounts, variables and more from this environment file; other options "
+     "take precedence",
+     "ENVIRONMENT", Kind::once, nullptr,
+     [](LaunchRequest& request, Text value, ReadAt) -> Result<void> {
+       request.environment_file = value;
+       return {};
+     },
+     "take image, mounts, variables and more from this environment file; all words are the "
+     "command"},
     {"container-mounts", "SRC[:DST[:FLAGS]][,...]",
      "[container] bind-mount a host path into the container; DST defaults to SRC; FLAGS joined by "
      "+: ro, noexec, nofail, sqsh; or tmpfs:DST (empty directory), umount:DST (drop a mount)",

@@ -97,6 +97,7 @@ struct LaunchRequest {
   UserPaths paths;                    ///< how the paths below were read
   std::string image;                  ///< empty only if there is a name
   std::string catalogue_name;         ///< name of `image` in the site's catalogue, if it was typed
+  std::string environment_file;       ///< NAME of --environment; its values are set like options
   std::vector<std::string> features;  ///< options in use, for the site's rules
   std::vector<MountSpec> mounts;
   std::string workdir;           ///< empty: the image's
@@ -190,10 +191,6 @@ std::span<const ContainerOption> container_options();
 /// Returns nullptr if the option is unknown.
 const ContainerOption* find_option(std::string_view name);
 
-/// Returns a line about each variable whose name is nearly that of an option's variable, and which
-/// therefore has no effect. `environment`: NAME=VALUE, ended by nullptr.
-std::vector<std::string> misspelt_variables(const char* const* environment);
-
 /// Returns the names of the options that a site can disable with `features_off`.
 std::vector<std::string_view> feature_names();
 
@@ -209,6 +206,10 @@ class OptionTexts {
   Result<void> add(const ContainerOption& option, const std::string& value);
   /// Adds the variables of options that are not given.
   Result<void> add_twins(const Variables& variables);
+  /// Returns the value of --environment, or of its variable; empty: none.
+  [[nodiscard]] std::string environment(const Variables& variables) const;
+  /// Adds an environment's values of options that are not given. Lists begin with its values.
+  Result<void> add_environment(const NamedEnvironment& environment);
 
   /// Returns whether the option is given; for a switch, whether it is on.
   [[nodiscard]] bool has(std::string_view name) const;
@@ -228,11 +229,15 @@ class OptionTexts {
  private:
   Result<void> add_switch(const ContainerOption& option, const std::string& value);
   [[nodiscard]] bool is_given(const char* name) const;
+  /// Adds an environment's values of a list in front of the given ones.
+  Result<void> add_before(const ContainerOption& option, const NamedEnvironment& environment);
   [[nodiscard]] std::vector<std::string> features() const;
 
   std::map<std::string_view, std::vector<std::string>> values_;  // by option name
   // Variable that supplied the values, by option name.
   std::map<std::string_view, std::string> variables_;
+  // FILE:LINE of values of an environment, by option and value.
+  std::map<std::pair<std::string_view, std::string>, std::string> lines_;
 };
 
 }  // namespace spc

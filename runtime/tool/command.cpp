@@ -59,7 +59,8 @@ UserPaths own_paths() {
 std::string name_of_run(const ContainerOption& option) {
   std::string name = option.name;
   constexpr std::string_view kPrefix = "container-";
-  return name.erase(name.find(kPrefix), kPrefix.size());
+  const auto found = name.find(kPrefix);
+  return found == std::string::npos ? name : name.erase(found, kPrefix.size());
 }
 
 Result<int> run_version(const Arguments& /*arguments*/) {

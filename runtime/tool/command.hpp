@@ -61,6 +61,7 @@ Result<int> run_exec(const Arguments& arguments);
 Result<int> run_stop(const Arguments& arguments);
 Result<int> run_attach(const Arguments& arguments);
 Result<int> run_import(const Arguments& arguments);
+Result<int> run_env(const Arguments& arguments);
 Result<int> run_export(const Arguments& arguments);
 Result<int> run_build(const Arguments& arguments);
 Result<int> run_push(const Arguments& arguments);
@@ -84,6 +85,8 @@ inline constexpr char kComplete[] = "complete";
 /// Runs the internal command `submit-check` (protocol/submit.hpp). `words`: the arguments after its
 /// name. Returns the exit status.
 int run_submit_check(std::span<char*> words);
+/// Runs the internal command `read-environment`.
+int run_read_environment(std::span<char*> words);
 
 // --- paths ---
 

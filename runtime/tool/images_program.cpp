@@ -44,6 +44,7 @@ Result<int> run_catalogue(const Arguments& /*arguments*/) { return execute_image
 Result<int> run_cdi(const Arguments& /*arguments*/) { return execute_images_program(); }
 Result<int> run_completion(const Arguments& /*arguments*/) { return execute_images_program(); }
 Result<int> run_doctor(const Arguments& /*arguments*/) { return execute_images_program(); }
+Result<int> run_env(const Arguments& /*arguments*/) { return execute_images_program(); }
 Result<int> run_export(const Arguments& /*arguments*/) { return execute_images_program(); }
 Result<int> run_gc(const Arguments& /*arguments*/) { return execute_images_program(); }
 Result<int> run_images(const Arguments& /*arguments*/) { return execute_images_program(); }

@@ -108,6 +108,21 @@ inline constexpr char kCatalogueHelp[] =
     "  scontainer catalogue\n"
     "  srun --container-image=\"$(scontainer catalogue pytorch)\" python3 train.py\n";
 
+inline constexpr OptionRow kEnvOptions[] = {
+    {"--json", nullptr, "print JSON"},
+};
+inline constexpr char kEnvHelp[] =
+    "Environment files in TOML (EDF) name image, mounts, variables and more for srun "
+    "--environment=NAME and scontainer run --environment=NAME.\n\n"
+    "list      list the environments of EDF_PATH or ~/.edf, and of the site\n"
+    "show      print each value with the file and line that it is from\n"
+    "validate  check a file, its base environments and its values\n"
+    "render    print the environment as JSON, with variables and base environments resolved\n\n"
+    "examples:\n"
+    "  scontainer env list\n"
+    "  scontainer env show ./pytorch.toml\n"
+    "  scontainer run --environment=pytorch python3 train.py\n";
+
 inline constexpr OptionRow kInspectOptions[] = {
     {"--json", nullptr, "print JSON"},
 };
@@ -370,6 +385,7 @@ inline constexpr char kCompletionHelp[] =
 namespace {
 
 constexpr int kWrongUsage = 2;
+constexpr char kEnvironment[] = "--environment";
 
 /// Returns `yes` for `-y,--yes`.
 std::string long_name(const OptionRow& row) {
@@ -409,15 +425,19 @@ void declare_options(CLI::App& app, const Command& command, Arguments& arguments
 std::size_t own_part(const Command& command, std::span<const std::string> words) {
   if (!command.takes_rest) return words.size();
   std::size_t own_words = 0;
+  bool has_environment = false;  // names the image
   for (std::size_t i = 0; i < words.size(); ++i) {
     const std::string& word = words[i];
     if (word.size() > 1 && word[0] == '-') {
       if (word == "--") return i;
+      has_environment = has_environment || word.substr(0, word.find('=')) == kEnvironment;
       for (const OptionRow& row : command.options) {
         const bool is_it =
             ("," + std::string(row.names) + ",").find("," + word + ",") != std::string::npos;
         if (is_it && row.takes_next()) ++i;
       }
+    } else if (has_environment && command.run == run_run) {
+      return i;
     } else if (++own_words == command.least_words) {
       return i + 1;
     }
@@ -451,6 +471,58 @@ Result<void> read_paths(const Command& command, Arguments& arguments) {
       SPC_TRY_DURING("--" + name, paths.refuse_variables(value));
       value = SPC_TRY_DURING("--" + name, paths.resolve(value));
     }
+  }
+  return {};
+}
+
+/// Sets image and options from the environment file of `run` and `shell`. Given options win.
+Result<void> read_environment(const Command& command, Arguments& arguments) {
+  const std::string name = arguments.value("environment");
+  if (name.empty() || (command.run != run_run && command.run != run_shell)) return {};
+  const auto places = EnvironmentPlaces::of_this_process(own_paths());
+  const auto environment = SPC_TRY_DURING("--environment", places.read(name));
+  if (const auto foreign = environment.foreign_annotations();
+      !foreign.empty() && !arguments.has("quiet"))
+    report_error("warning: " + warning_about(foreign, environment.file));
+  OptionTexts texts;  // checks the values
+  SPC_TRY(texts.add_environment(environment));
+  LaunchRequest request{.paths = own_paths()};
+  SPC_TRY(texts.apply_to(request, ReadAt::submission,
+                         [](const ContainerOption& option) { return "--" + name_of_run(option); }));
+  if (request.image.empty())
+    return Error(ErrorKind::invalid,
+                 formatted("environment {}: has no image", in_quotes(environment.file)))
+        .hint("add image = \"...\" to the file");
+  std::map<std::string, std::vector<std::string>> lists;
+  for (const EnvironmentValue& value : environment.values) {
+    const ContainerOption* const option = find_option(value.option);
+    if (option == nullptr) continue;
+    const bool is_entrypoint = value.option == "container-entrypoint";
+    if (value.option == "container-image") arguments.words = {value.text};
+    if (option->run_help == nullptr && !is_entrypoint) continue;
+    const std::string own = name_of_run(*option);
+    const bool is_contrary =
+        option->opposite != nullptr && arguments.has(name_of_run(*find_option(option->opposite)));
+    const std::string variable = value.key.substr(value.key.find('.') + 1);
+    // scontainer run takes a value of --env literally
+    const std::string text = own == "env" ? variable + "=" + value.text : value.value;
+    const auto typed = arguments.values("env");
+    if (own == "env" && std::ranges::find(typed, variable) != typed.end()) continue;
+    if (option->kind == ContainerOption::Kind::list) {
+      lists[own].push_back(text);
+    } else if (!arguments.has(own) && !is_contrary) {
+      arguments.options[own];
+      if (!text.empty()) arguments.options[own] = {text};
+    } else {
+      continue;
+    }
+    const std::string shown = own == "env" ? variable : text;
+    arguments.origins["--" + own + (option->is_switch() ? "" : "=" + printable(shown))] =
+        value.origin;
+  }
+  for (auto& [own, values] : lists) {
+    auto& all = arguments.options[own];
+    all.insert(all.begin(), values.begin(), values.end());
   }
   return {};
 }
@@ -503,6 +575,10 @@ int run_one(const Command& command, std::span<const std::string> given) {
     return usage_error(command, printable(error.what()));
   }
   if (help) return std::fputs(command_help(command).c_str(), stdout) < 0 ? 1 : 0;
+  if (auto set = read_environment(command, arguments); !set) {
+    report_error(set.error().message());
+    return command.failure;
+  }
   if (arguments.words.size() < command.least_words || arguments.words.size() > command.most_words) {
     return usage_error(command, "usage: " + usage_line(command));
   }
@@ -654,6 +730,8 @@ const Command kCommands[] = {
      1, run_images},
     {"catalogue", "[NAME]", "list the images that the site recommends", kCatalogueHelp,
      kCatalogueOptions, 0, 1, false, 1, run_catalogue},
+    {"env", "list|show|validate|render [NAME|FILE]", "list, show and check environment files",
+     kEnvHelp, kEnvOptions, 1, 2, false, 1, run_env},
     {"inspect", "IMAGE", "show configuration and contents of an image", kInspectHelp,
      kInspectOptions, 1, 1, false, 1, run_inspect},
     {"rm", "IMAGE...", "remove images", kRmHelp, kRmOptions, 1, kAny, false, 1, run_rm},
@@ -711,6 +789,8 @@ int main(int argc, char** argv) {
     const std::span words(argv, static_cast<std::size_t>(argc));
     if (argc > 1 && std::string_view(argv[1]) == kSubmitCheck)
       return run_submit_check(words.subspan(2));
+    if (argc > 1 && std::string_view(argv[1]) == kReadEnvironment)
+      return run_read_environment(words.subspan(2));
     rlimit files{};
     if (::getrlimit(RLIMIT_NOFILE, &files) == 0 && files.rlim_cur < kFewestFiles) {
       report_error(formatted("{} open files are not enough (hint: ulimit -n 64)",

@@ -325,4 +325,19 @@ int run_submit_check(std::span<char*> words) {
   return checked ? 0 : 1;
 }
 
+int run_read_environment(std::span<char*> words) {
+  if (words.size() != 1) return 2;
+  const auto read = [&]() -> Result<void> {
+    const auto environment =
+        SPC_TRY(EnvironmentPlaces::of_this_process(own_paths()).read(words[0]));
+    if (const auto foreign = environment.foreign_annotations(); !foreign.empty())
+      tell(kSubmitWarning, warning_about(foreign, environment.file));
+    tell(kSubmitEnvironment, SPC_TRY(environment.record()));
+    return {};
+  };
+  const auto done = read();
+  if (!done) tell(kSubmitRefused, done.error().message());
+  return done ? 0 : 1;
+}
+
 }  // namespace spc::tool

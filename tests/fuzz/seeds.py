@@ -133,6 +133,16 @@ def config():
             "importer = \"\"\"/x\"\"\"", "features_off = [\"container\\u002dsave\"]", "registries.a.blocked = true", "writeable = true", "[registries]\nx = 1", '[registries."A:1"]\n[registries."a:1"]', "writable = ", "a" * 100, "[[[", '"\\u12"=1', "x = {y = [1, [2]]}", "", "\0", "#\xff"]
 
 
+def environment():
+    """Environment files, and values of the variable that passes one to the nodes."""
+    whole = ('base_environment = []\nimage = "debian:12"\nmounts = ["/a", "${A}:/b:ro,private"]\nworkdir = "${NONE:-/${A}}"\nwritable = true\n'
+             'entrypoint = "false"\ndevices = ["vendor.com/class=all", "/dev/x"]\nenv.A = "a,\\"b\\"\\n%"\nenv.B = ""\n'
+             '[annotations.com.hooks.ssh]\nenabled = true\nport = 1\n')
+    texts = [whole, "base_environment = '/dev/null'", "image = '$'", "image = '${A'", "image = '$${A}'", "mounts = [1]", "env = 1", "env.'a b' = ''",
+             "a,/a.toml,container-image,debian%3a12,/a.toml%3a1", "b,,;a,%", "a"]
+    return texts
+
+
 def layer():
     import odd  # generates large ones as well, which takes a second
     return {title: data for title, (_, _, data) in odd.ARCHIVES.items() if len(data) <= longest("layer")}

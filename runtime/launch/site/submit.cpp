@@ -17,6 +17,7 @@
 #include <string>
 #include <vector>
 
+#include "base/format.hpp"
 #include "base/process/own_program.hpp"
 #include "base/process/supervised.hpp"
 #include "base/text.hpp"
@@ -26,6 +27,73 @@
 #include "reference/location.hpp"
 
 namespace spc {
+
+// --- variables ---
+
+namespace {
+
+std::string in_capitals(std::string_view text) {
+  std::string capitals(text);
+  for (char& c : capitals) c = c >= 'a' && c <= 'z' ? static_cast<char>(c - 'a' + 'A') : c;
+  return capitals;
+}
+
+/// Returns the twin of an option that is nearest to the text and at most `most` letters off; empty
+/// if there is none.
+std::string_view nearest_twin(std::string_view typed, std::size_t most) {
+  std::string_view nearest;
+  for (const ContainerOption& option : container_options()) {
+    if (option.twin == nullptr) continue;
+    const std::size_t off = letters_between(typed, option.twin);
+    if (off > most) continue;
+    nearest = option.twin;
+    if (off == 0) break;
+    most = off - 1;
+  }
+  return nearest;
+}
+
+/// Returns the variable that is meant by one that no program reads; empty if none is near.
+std::string meant_variable(std::string_view name) {
+  // Beginnings that users of Slurm and pyxis write, and ours.
+  constexpr std::pair<std::string_view, std::string_view> kBegins[] = {
+      {"SCONTAINER_", "SCONTAINER_"},      {"PYXIS_CONTAINER_", "PYXIS_CONTAINER_"},
+      {"SPANK_CONTAINER_", "SCONTAINER_"}, {"SBATCH_CONTAINER_", "SCONTAINER_"},
+      {"SRUN_CONTAINER_", "SCONTAINER_"},  {"SALLOC_CONTAINER_", "SCONTAINER_"},
+      {"SLURM_CONTAINER_", "SCONTAINER_"}, {"SCONTAINER_CONTAINER_", "SCONTAINER_"},
+      {"PYXIS_", "PYXIS_CONTAINER_"}};
+  constexpr std::string_view kSet[] = {"NAME", "IMAGE_NAME", "IMAGE_DIGEST", "DIGEST"};
+  const std::string typed = in_capitals(name);
+  for (const auto& [begin, ours] : kBegins) {
+    if (!typed.starts_with(begin)) continue;
+    const auto rest = std::string_view(typed).substr(begin.size());
+    const bool is_set =
+        begin.starts_with("SCONTAINER_") && std::ranges::find(kSet, rest) != std::end(kSet);
+    if (is_set) return {};
+    const auto twin = nearest_twin(rest, begin == "PYXIS_" ? 0 : rest.size() < 5 ? 1 : 2);
+    if (!twin.empty()) return std::string(ours).append(twin);
+  }
+  const auto end = std::min(typed.find('_'), typed.size() - 1);
+  const bool is_near = typed[0] == 'S' && letters_between(typed.substr(0, end), "SCONTAINER") <= 2;
+  const auto twin = is_near ? nearest_twin(std::string_view(typed).substr(end + 1), 1) : "";
+  return twin.empty() ? "" : std::string("SCONTAINER_").append(twin);
+}
+
+}  // namespace
+
+std::vector<std::string> misspelt_variables(const char* const* environment) {
+  std::vector<std::string> lines;
+  for (; environment != nullptr && *environment != nullptr; ++environment) {
+    std::string_view name = *environment;
+    name = name.substr(0, name.find('='));
+    const bool may_be = name.size() > 7 && std::string_view("SsPp").find(name[0]) != name.npos;
+    const std::string meant = may_be ? meant_variable(name) : "";
+    if (meant.empty() || meant == name) continue;
+    lines.push_back(formatted("the variable {} has no effect (hint: did you mean {}?)",
+                              printable(name), meant));
+  }
+  return lines;
+}
 
 // --- tag memory ---
 
@@ -283,10 +351,10 @@ namespace {
 
 constexpr std::chrono::seconds kPatience{
     12};  // seconds; the program itself limits its queries to kSubmitSeconds
-constexpr std::size_t kMostAnswer = 6000;
+constexpr std::size_t kMostAnswer = 128 << 10;
 
 std::vector<std::string> words_for(const LaunchRequest& request, const Destination& destination) {
-  std::vector<std::string> words{SPC_TOOL, kSubmitCheck, without_secrets(request.image)};
+  std::vector<std::string> words{kSubmitCheck, without_secrets(request.image)};
   words.emplace_back(request.pull ? name_of(*request.pull) : "");
   words.emplace_back(request.platform ? request.platform->str() : "");
   words.push_back(destination.partitions);
@@ -295,15 +363,16 @@ std::vector<std::string> words_for(const LaunchRequest& request, const Destinati
   return words;
 }
 
-/// Runs `scontainer submit-check`, which can query a registry.
-Result<SubmitAnswer> ask_tool(const LaunchRequest& request, const Destination& destination) {
-  SubmitAnswer answer;
-  if (::access(SPC_TOOL, X_OK) != 0) return answer;
-  const auto ran = run_supervised(
-      {.path = SPC_TOOL, .arguments = words_for(request, destination), .descriptors = {}}, "",
-      {.time = kPatience, .output = kMostAnswer}, [](std::string_view) {});
+/// Runs `scontainer WORDS`. Returns the text behind `what` in its output; empty if it has none.
+Result<std::string> ask_tool(std::vector<std::string> words, const char* what,
+                             std::vector<std::string>& warnings) {
+  words.insert(words.begin(), SPC_TOOL);
+  const auto ran =
+      run_supervised({.path = SPC_TOOL, .arguments = std::move(words), .descriptors = {}}, "",
+                     {.time = kPatience, .output = kMostAnswer}, [](std::string_view) {});
   auto lines = split(ran ? std::string_view(ran->output) : "", '\n');
   lines.pop_back();  // drop an incomplete last line
+  std::string answer;
   for (std::string_view line : lines) {
     const auto takes = [&](std::string_view word) {
       if (!line.starts_with(word)) return false;
@@ -311,8 +380,8 @@ Result<SubmitAnswer> ask_tool(const LaunchRequest& request, const Destination& d
       return true;
     };
     if (takes(kSubmitRefused)) return Error(ErrorKind::refused, printable(line));
-    if (takes(kSubmitWarning)) answer.warnings.push_back(printable(line));
-    if (takes(kSubmitDigest)) answer.digest = printable(line);
+    if (takes(kSubmitWarning)) warnings.push_back(printable(line));
+    if (takes(what)) answer = printable(line);
   }
   return answer;
 }
@@ -350,9 +419,22 @@ Result<SubmitAnswer> check_at_submission(const LaunchRequest& request,
   if (!config) return SubmitAnswer();
   SPC_TRY(config->check_request(request.features, request.image));
   SubmitAnswer answer;
-  if (config->site.check_at_submit) answer = SPC_TRY(ask_tool(request, destination));
+  if (config->site.check_at_submit && ::access(SPC_TOOL, X_OK) == 0) {
+    auto words = words_for(request, destination);
+    answer.digest = SPC_TRY(ask_tool(std::move(words), kSubmitDigest, answer.warnings));
+  }
   pull_at_submission(request, *config);
   return answer;
+}
+
+Result<ReadEnvironment> read_environment(const std::string& name) {
+  ReadEnvironment answer;
+  answer.record = SPC_TRY_DURING(
+      "--environment", ask_tool({kReadEnvironment, name}, kSubmitEnvironment, answer.warnings));
+  if (!answer.record.empty()) return answer;
+  return Error(ErrorKind::unavailable,
+               "--environment: " SPC_TOOL " did not read " + in_quotes(name))
+      .hint("the administrator must install it on this host: package spank-container");
 }
 
 }  // namespace spc

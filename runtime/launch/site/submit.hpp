@@ -21,10 +21,10 @@ namespace spc {
 /// users cannot read it, and it expires. All tags share one key, because the quota for a user's
 /// keys is small and other programs need it as well.
 struct RememberedTag {
-  std::int64_t asked_at = 0;              ///< seconds since 1970
+  std::int64_t asked_at = 0;  ///< seconds since 1970
   /// Seconds for which the answer is valid: TagAge::is_fresh().
   std::int64_t tag_ttl = 0, job_ttl = 0;
-  std::string answer;                     ///< `REGISTRY/NAME:TAG@DIGEST`; empty: no answer
+  std::string answer;  ///< `REGISTRY/NAME:TAG@DIGEST`; empty: no answer
 
   [[nodiscard]] std::string str() const;
   static std::optional<RememberedTag> parse(const std::string& text);
@@ -104,6 +104,24 @@ class TagQuestions {
   std::vector<TagQuestion> questions_;
   std::string known_;
 };
+
+// --- variables ---
+
+/// Returns a line about each variable whose name is nearly that of an option's variable, and which
+/// therefore has no effect. `environment`: NAME=VALUE, ended by nullptr.
+std::vector<std::string> misspelt_variables(const char* const* environment);
+
+// --- environment ---
+
+/// An environment read by `scontainer read-environment`.
+struct ReadEnvironment {
+  std::string record;  ///< NamedEnvironment::add_to()
+  std::vector<std::string> warnings;
+};
+
+/// In srun, sbatch and salloc: reads the environment, in a process of its own, so that slurmstepd
+/// does not load code for it.
+Result<ReadEnvironment> read_environment(const std::string& name);
 
 // --- submit check ---
 

@@ -74,6 +74,12 @@ void add_devices(Answer& answer) {
   for (const CdiEntry& entry : registry.devices()) answer.add(entry.name());
 }
 
+void add_environments(Answer& answer) {
+  for (const auto& [name, file] : EnvironmentPlaces::of_this_process(own_paths()).list())
+    answer.add(name, printable(file));
+  add_files(answer);
+}
+
 void add_shells(Answer& answer) {
   for (const char* shell : {"bash", "fish", "zsh"}) answer.add(shell);
 }
@@ -83,11 +89,19 @@ struct Noun {
   std::string_view begins;
   void (*add)(Answer& answer);
 };
-constexpr Noun kNouns[] = {
-    {"IMAGE", add_images},   {"[USER@]", add_images},  {"CONTAINER", add_containers},
-    {"DEVICE", add_devices}, {"VENDOR/", add_devices}, {"SHELL", add_shells},
-    {"FILE", add_files},     {"DIR", add_files},       {"PATH", add_files},
-    {"SRC", add_files},      {"COMMAND", add_files},   {"containers NAME", add_containers}};
+constexpr Noun kNouns[] = {{"IMAGE", add_images},
+                           {"[USER@]", add_images},
+                           {"CONTAINER", add_containers},
+                           {"DEVICE", add_devices},
+                           {"VENDOR/", add_devices},
+                           {"SHELL", add_shells},
+                           {"NAME|FILE", add_environments},
+                           {"FILE", add_files},
+                           {"DIR", add_files},
+                           {"PATH", add_files},
+                           {"SRC", add_files},
+                           {"COMMAND", add_files},
+                           {"containers NAME", add_containers}};
 
 /// `noun`: an argument as in the help: words such as `yaml|json`, or a name such as `IMAGE`.
 void add_values(Answer& answer, std::string_view command, std::string_view noun) {
@@ -181,8 +195,8 @@ void complete_slurm(Answer& answer, std::span<const std::string> words) {
     // srun --help also lists options of other plugins.
     const std::size_t begin = help.starts_with("[container] ") ? help.find(' ') + 1 : 0;
     names.push_back(std::string("--") + option.name);
-    rows.push_back({names.back().c_str(), option.argument, option.help + begin,
-                    option.has_argument() == 2});
+    rows.push_back(
+        {names.back().c_str(), option.argument, option.help + begin, option.has_argument() == 2});
   }
   const Command slurm{"srun", "", "", "", rows, 0, 0, false, 0, nullptr};
   if (!complete_command(answer, slurm, words)) answer.else_fits = "slurm";

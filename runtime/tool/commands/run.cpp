@@ -104,6 +104,10 @@ Result<RunOptions> parse_options(const Arguments& arguments) {
     options.request.given.emplace_back("--env=" + printable(name), "option");
     if (!arguments.has("quiet")) warn_of_list(name, value);
   }
+  for (auto& [text, source] : options.request.given) {
+    const auto line = arguments.origins.find(text);
+    if (line != arguments.origins.end()) source = line->second;
+  }
   if (const std::string missing = options.request.environment.missing_in(own_environment());
       !missing.empty())
     report_error("warning: --env: " + missing);

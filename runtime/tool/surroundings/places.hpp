@@ -32,6 +32,8 @@ struct Arguments {
       options;                     ///< by long name, without dashes
   std::vector<std::string> words;  ///< positional arguments
   std::vector<std::string> rest;   ///< the command to run, unchanged
+  /// FILE:LINE of options that an environment file set, by `--NAME=VALUE`
+  std::map<std::string, std::string, std::less<>> origins = {};
 
   [[nodiscard]] bool has(std::string_view option) const {
     return options.find(option) != options.end();

@@ -1,3 +1,4 @@
+#include "launch/site/submit.hpp"
 #include "request/options.hpp"
 
 #include <unistd.h>
@@ -104,6 +105,70 @@ TEST_CASE("option_values_are_required_and_unique") {
     CHECK(told(texts.add(name + "=b")) ==
           (is_list ? "" : "--" + name + " specified multiple times"));
   }
+}
+
+TEST_CASE("option_environment_yields_to_given_options") {
+  NamedEnvironment environment{.name = "e", .file = "/e.toml", .values = {}};
+  const auto add = [&](const std::string& option, const std::string& value) {
+    const std::string line = std::to_string(environment.values.size() + 1);
+    environment.values.push_back(
+        {.key = {}, .text = {}, .option = option, .value = value, .origin = "/e.toml:" + line});
+  };
+  add("container-image", "of-file:1");
+  add("container-readonly", "");
+  add("container-mounts", "/a:/a");
+  add("container-env", "A=1");
+  add("container-env", "B=1");
+  add("container-env", "C=1");
+  add("container-unsetenv", "D");
+  add("container-workdir", "/${not a variable}");
+  OptionTexts texts;
+  for (const char* given :
+       {"environment=e", "container-image=typed:1", "container-writable", "container-mounts=/b:/b",
+        "container-env=A,B=2,D", "container-unsetenv=C"})
+    CHECK(told(texts.add(given)).empty());
+  CHECK(told(texts.add_environment(environment)).empty());
+  CHECK(told(texts.add_twins({{"SCONTAINER_IMAGE", "of-variable:1"}})).empty());
+  CHECK(texts.environment({{"SCONTAINER_ENVIRONMENT", "f"}}) == "e");
+  const auto request = meaning(texts);
+  CHECK(request.image == "typed:1");
+  CHECK(request.writable == true);
+  REQUIRE(request.mounts.size() == 2);
+  CHECK(request.mounts[0].target == "/a");
+  CHECK(request.mounts[1].target == "/b");
+  CHECK(request.environment.values == std::map<std::string, std::string>{{"B", "2"}});
+  CHECK(request.environment.unset == std::vector<std::string>{"C"});
+  CHECK(request.workdir == "/${not a variable}");
+  const auto given = texts.given([](const ContainerOption& one) { return std::string(one.name); });
+  using Given = std::pair<std::string, std::string>;
+  for (const Given& one :
+       {Given{"container-image=typed:1", "option"}, Given{"container-mounts=/a:/a", "/e.toml:3"},
+        Given{"container-mounts=/b:/b", "option"},
+        Given{"container-workdir=/${not a variable}", "/e.toml:8"}}) {
+    INFO(one.first);
+    CHECK(std::find(given.begin(), given.end(), one) != given.end());
+  }
+}
+
+TEST_CASE("option_environment_mistakes_name_file_and_line") {
+  OptionTexts texts;
+  CHECK(told(texts.add_environment({.name = "e",
+                                    .file = "/e.toml",
+                                    .values = {{.key = {},
+                                                .text = {},
+                                                .option = "container-mounts",
+                                                .value = "relative:x",
+                                                .origin = "/e.toml:7"}}}))
+            .empty());
+  const auto parsed = texts.parse(ReadAt::submission);
+  REQUIRE_FALSE(parsed);
+  CHECK(parsed.error().message().starts_with(
+      "environment \"/e.toml\", line 7: --container-mounts: "));
+  OptionTexts none;
+  CHECK(told(none.add("environment=e")).empty());
+  CHECK(none.parse(ReadAt::submission).error().message() ==
+        "environment \"e\": has no image (hint: add image = \"...\" to the file, or "
+        "--container-image)");
 }
 
 TEST_CASE("option_value_with_carriage_return_is_refused") {
@@ -296,15 +361,23 @@ TEST_CASE("option_features_are_recognised_when_used") {
     REQUIRE(told(texts.add(option, value)).empty());
     for (const std::string& feature : meaning(texts).features) used.insert(feature);
   };
-  const std::map<std::string, std::string> values{
-      {"container-image", "x"},        {"container-name", "x"},
-      {"container-mounts", "/x"},      {"container-workdir", "x"},
-      {"container-env", "X"},          {"container-unsetenv", "X"},
-      {"container-device", "a.b/c=d"}, {"container-pull", "never"},
-      {"container-platform", "a/b"},   {"container-save", "x"},
-      {"container-unshare", "net"},    {"container-tmpfs-size", "10%"},
-      {"container-mpi", "host"},       {"container-batch", "script"},
-      {"container-env-file", "x"},     {"container-security", "seccomp=default"}};
+  const std::map<std::string, std::string> values{{"container-image", "x"},
+                                                  {"container-name", "x"},
+                                                  {"container-mounts", "/x"},
+                                                  {"container-workdir", "x"},
+                                                  {"container-env", "X"},
+                                                  {"container-unsetenv", "X"},
+                                                  {"container-device", "a.b/c=d"},
+                                                  {"container-pull", "never"},
+                                                  {"container-platform", "a/b"},
+                                                  {"container-save", "x"},
+                                                  {"container-unshare", "net"},
+                                                  {"container-tmpfs-size", "10%"},
+                                                  {"container-mpi", "host"},
+                                                  {"container-batch", "script"},
+                                                  {"container-env-file", "x"},
+                                                  {"container-security", "seccomp=default"},
+                                                  {"environment", "x"}};
   for (const ContainerOption& option : container_options())
     use(option, option.is_switch() ? "" : values.at(option.name));
   const auto names = feature_names();

@@ -1,3 +1,5 @@
+// Commands about files that describe what jobs name: CDI devices, environments.
+
 #include <unistd.h>
 
 #include <algorithm>
@@ -7,11 +9,13 @@
 #include "base/format.hpp"
 #include "base/json.hpp"
 #include "base/new_file.hpp"
+#include "base/text.hpp"
 #include "config/config.hpp"
 #include "hooks/cdi/cdi.hpp"
 #include "hooks/cdi/generate.hpp"
 #include "hooks/hook.hpp"
 #include "hooks/hook_json.hpp"
+#include "request/options.hpp"
 #include "tool/command.hpp"
 #include "tool/surroundings/terminal.hpp"
 
@@ -137,6 +141,135 @@ Result<int> run_cdi(const Arguments& arguments) {
   return Error(ErrorKind::invalid,
                formatted("cdi: {} is not list, show or generate", in_quotes(action)))
       .hint("scontainer cdi --help");
+}
+
+// --- environments ---
+
+namespace {
+
+/// Returns the environment as one JSON document, with the keys of the file.
+Json as_json(const NamedEnvironment& environment) {
+  Json document = Json::object();
+  for (const char* list : {"mounts", "devices"}) document[list] = Json::array();
+  for (const char* table : {"env", "annotations"}) document[table] = Json::object();
+  for (const EnvironmentValue& value : environment.values) {
+    const std::size_t dot = value.key.find('.');
+    if (dot != std::string::npos) {
+      document[value.key.substr(0, dot)][value.key.substr(dot + 1)] = value.text;
+    } else if (value.key == "mounts" || value.key == "devices") {
+      document[value.key].push_back(value.text);
+    } else if (value.key == "writable" || value.key == "entrypoint") {
+      document[value.key] = value.text == "true";
+    } else {
+      document[value.key] = value.text;
+    }
+  }
+  return document;
+}
+
+/// Checks the values as srun does, without an image.
+Result<void> check_values(const NamedEnvironment& environment) {
+  OptionTexts texts;
+  SPC_TRY(texts.add_environment(environment));
+  LaunchRequest request{.paths = own_paths()};
+  return texts.apply_to(request, ReadAt::submission, [](const ContainerOption& option) {
+    return std::string("--") + option.name;
+  });
+}
+
+/// Reads and checks an environment. Warns of annotations without effect.
+Result<NamedEnvironment> read_checked(const EnvironmentPlaces& places, const std::string& name) {
+  auto environment = SPC_TRY(places.read(name));
+  SPC_TRY(check_values(environment));
+  if (const auto foreign = environment.foreign_annotations(); !foreign.empty())
+    report_error("warning: " + warning_about(foreign, environment.file));
+  return environment;
+}
+
+Result<int> list_environments(const EnvironmentPlaces& places, bool json) {
+  const auto all = places.list();
+  Json entries = Json::array();
+  std::vector<std::vector<std::string>> table{{"NAME", "IMAGE", "FILE"}};
+  for (const auto& [name, file] : all) {
+    const auto environment = places.read(file);
+    std::string image;
+    if (environment) {
+      for (const EnvironmentValue& value : environment->values) {
+        if (value.key == "image") image = without_secrets(value.text);
+      }
+    }
+    Json entry{{"name", name}, {"file", file}, {"image", image}};
+    if (!environment) entry["error"] = environment.error().message();
+    entries.push_back(std::move(entry));
+    table.push_back({printable(name),
+                     !environment    ? "(invalid)"
+                     : image.empty() ? "-"
+                                     : printable(image),
+                     printable(file)});
+  }
+  if (json) {
+    std::puts(Json{{"environments", entries}, {"directories", places.directories}}.str(2).c_str());
+    return 0;
+  }
+  if (all.empty())
+    report_error(formatted("no environments in {}", printable(joined(places.directories, ", "))));
+  else
+    print_table(table);
+  return 0;
+}
+
+/// Prints each value with the file and line that it is from.
+void print_values(const NamedEnvironment& environment, bool json) {
+  if (json) {
+    Json values = Json::array();
+    for (const EnvironmentValue& value : environment.values) {
+      Json entry{{"key", value.key}, {"value", value.text}, {"origin", value.origin}};
+      if (find_option(value.option) != nullptr) {
+        const std::string text = value.value.empty() ? "" : "=" + value.value;
+        entry["option"] = "--" + value.option + text;
+      }
+      values.push_back(std::move(entry));
+    }
+    const Json document{{"name", environment.name}, {"file", environment.file}, {"values", values}};
+    std::puts(document.str(2).c_str());
+    return;
+  }
+  std::vector<std::vector<std::string>> table{{"KEY", "VALUE", "FROM"}};
+  for (const EnvironmentValue& value : environment.values)
+    table.push_back({printable(value.key), printable(value.text), printable(value.origin)});
+  print_table(table);
+}
+
+}  // namespace
+
+Result<int> run_env(const Arguments& arguments) {
+  const std::string& action = arguments.words[0];
+  const auto places = EnvironmentPlaces::of_this_process(own_paths());
+  const bool json = arguments.has("json");
+  constexpr std::string_view kActions[] = {"list", "show", "validate", "render"};
+  if (std::ranges::find(kActions, action) == std::end(kActions)) {
+    return Error(ErrorKind::invalid, formatted("unknown action {}", in_quotes(action)))
+        .hint("scontainer env list, show, validate or render");
+  }
+  if (action == "list") {
+    if (arguments.words.size() == 1) return list_environments(places, json);
+    return Error(ErrorKind::invalid, "env list takes no name")
+        .hint("scontainer env show " + printable(arguments.words[1]));
+  }
+  if (arguments.words.size() < 2)
+    return Error(ErrorKind::invalid, formatted("env {} needs a name or file", action))
+        .hint("scontainer env list shows the names");
+  const auto environment = SPC_TRY(read_checked(places, arguments.words[1]));
+  if (action == "show") {
+    print_values(environment, json);
+  } else if (action == "render") {
+    std::puts(as_json(environment).str(2).c_str());
+  } else if (json) {
+    std::puts(Json{{"file", environment.file}, {"valid", true}}.str(2).c_str());
+  } else {
+    std::printf("%s is valid\n", printable(environment.file).c_str());
+  }
+  return 0;
 }
 
 }  // namespace spc::tool
