@@ -12,8 +12,11 @@
 #include <cstdlib>
 #include <stdexcept>
 
+#include "base/file.hpp"
+#include "base/hash.hpp"
 #include "base/process/own_program.hpp"
 #include "base/socket.hpp"
+#include "files.hpp"
 #include "protocol/fuse.hpp"
 
 namespace fs = std::filesystem;
@@ -91,6 +94,22 @@ Result<void> FuseServer::launch(int image, std::uint64_t offset, unsigned uid) {
   return status.error.is_set() ? Result<void>(status.error.error()) : Result<void>();
 }
 
+Result<void> FuseServer::mount(unsigned uid, Mount how) {
+  const UniqueFd mount =
+      how == Mount::claimed ? UniqueFd() : SPC_TRY(mount_fuse(device_.get(), uid));
+  device_.reset();
+  if (how == Mount::held) hold();
+  SPC_TRY(send_struct(orders_.get(), FuseOrder::begin));
+  if (how == Mount::claimed) return {};
+
+  root_ = new_directory();
+  if (::syscall(SYS_move_mount, mount.get(), "", AT_FDCWD, root_.c_str(),
+                MOVE_MOUNT_F_EMPTY_PATH) != 0) {
+    return Error::from_errno(errno, "attach the mount");
+  }
+  return {};
+}
+
 Result<FuseServer> FuseServer::start(const fs::path& image, std::uint64_t offset, unsigned uid,
                                      Mount how) {
   const UniqueFd file(::open(image.c_str(), O_RDONLY | O_CLOEXEC));
@@ -100,19 +119,28 @@ Result<FuseServer> FuseServer::start(const fs::path& image, std::uint64_t offset
     server.orders_.reset();
     return server;
   }
-  const UniqueFd mount =
-      how == Mount::claimed ? UniqueFd() : SPC_TRY(mount_fuse(server.device_.get(), uid));
-  server.device_.reset();
-  if (how == Mount::held) server.hold();
-  SPC_TRY(send_struct(server.orders_.get(), FuseOrder::begin));
-  if (how == Mount::claimed) return server;
+  SPC_TRY(server.mount(uid, how));
+  return server;
+}
 
-  const std::string name = new_directory();
-  server.root_ = name;
-  if (::syscall(SYS_move_mount, mount.get(), "", AT_FDCWD, name.c_str(), MOVE_MOUNT_F_EMPTY_PATH) !=
-      0) {
-    return Error::from_errno(errno, "attach the mount");
+Result<FuseServer> FuseServer::start_in_place(const fs::path& image, const Digest& layer) {
+  const std::string bytes = contents(image);
+  std::string hashes;
+  for (std::size_t at = 0; at < bytes.size(); at += kVerifiedChunk) {
+    const auto hash = Sha256::of(std::string_view(bytes).substr(at, kVerifiedChunk));
+    hashes.append(reinterpret_cast<const char*>(hash.bytes.data()), hash.bytes.size());
   }
+  const UniqueFd file(::open(image.c_str(), O_RDONLY | O_CLOEXEC));
+  const auto list = SPC_TRY(sealed_memory_file("hashes", hashes));
+  const auto [ours, theirs] = SPC_TRY(socket_pair());
+  const int passed[] = {file.get(), list.get()};
+  SPC_TRY(send_struct(
+      ours.get(),
+      FuseLoan{.verified_bytes = bytes.size(), .layer = layer, .hashes = Sha256::of(hashes)},
+      passed));
+  FuseServer server;
+  SPC_TRY(server.launch(theirs.get(), 0, 4242));
+  SPC_TRY(server.mount(4242, Mount::yes));
   return server;
 }
 

@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/digest.hpp"
 #include "base/result.hpp"
 #include "base/unique_fd.hpp"
 
@@ -23,6 +24,8 @@ class FuseServer {
   /// Returns the server's error about the image as an Error.
   static Result<FuseServer> start(const std::filesystem::path& image, std::uint64_t offset = 0,
                                   unsigned uid = 4242, Mount how = Mount::yes);
+  /// Serves the image as a layer in place with this name, which is verified.
+  static Result<FuseServer> start_in_place(const std::filesystem::path& image, const Digest& layer);
   FuseServer(FuseServer&& other) noexcept
       : root_(std::exchange(other.root_, {})),
         orders_(std::move(other.orders_)),
@@ -47,6 +50,7 @@ class FuseServer {
  private:
   FuseServer() = default;
   Result<void> launch(int image, std::uint64_t offset, unsigned uid);
+  Result<void> mount(unsigned uid, Mount how);
   void hold();
   std::optional<int> await_end();
   std::filesystem::path root_;

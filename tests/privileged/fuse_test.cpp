@@ -1,9 +1,12 @@
 #include <fcntl.h>
+#include <poll.h>
 #include <signal.h>
 #include <sys/mount.h>
 #include <sys/resource.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/sysmacros.h>
+#include <sys/un.h>
 #include <sys/wait.h>
 #include <sys/xattr.h>
 #include <unistd.h>
@@ -279,6 +282,45 @@ TEST_CASE("fuse_server_is_confined") {
   ::usleep(50'000);
   CHECK(contents(server.root() / "file") == "x");
   CHECK(server.end() == 0);
+}
+
+TEST_CASE("fuse_changed_chunk_is_an_error_and_a_line_in_the_log") {
+  // Cover /dev in this test's mount namespace, which has a log.
+  const char* const devices[] = {"/dev/fuse", "/dev/null"};
+  std::vector<UniqueFd> opened;
+  for (const char* device : devices) opened.emplace_back(::open(device, O_PATH | O_CLOEXEC));
+  REQUIRE(::mount("dev", "/dev", "tmpfs", 0, "mode=0755") == 0);
+  for (std::size_t i = 0; i < opened.size(); ++i) {
+    const std::string from = "/proc/self/fd/" + std::to_string(opened[i].get());
+    std::ofstream(devices[i]).close();
+    REQUIRE(::mount(from.c_str(), devices[i], nullptr, MS_BIND, nullptr) == 0);
+  }
+  REQUIRE(::symlink("/proc/self/fd", "/dev/fd") == 0);
+  const UniqueFd log(::socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+  const sockaddr_un address{.sun_family = AF_UNIX, .sun_path = "/dev/log"};
+  REQUIRE(::bind(log.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0);
+  REQUIRE(::chmod("/dev/log", 0666) == 0);
+
+  const ImageScene scene;
+  const std::string text = text_of(400'000, 7);
+  write(scene.tree / "file", text);
+  make_squashfs(scene.tree, scene.image, "-noD -noF");
+  const Digest layer = digest_of(0xab);
+  const auto server = FuseServer::start_in_place(scene.image, layer).value();
+  std::fstream image(scene.image, std::ios::in | std::ios::out | std::ios::binary);
+  image.seekp(3 * 65536 + 100).put('#').flush();
+  UniqueFd file(::open((server.root() / "file").c_str(), O_RDONLY | O_CLOEXEC));
+  std::string got(text.size(), '\0');
+  CHECK(::pread(file.get(), got.data(), 1000, 3 * 65536) == -1);
+  CHECK(errno == EIO);
+  pollfd line{log.get(), POLLIN, 0};
+  REQUIRE(::poll(&line, 1, 10'000) == 1);
+  char said[500] = {};
+  CHECK(::recv(log.get(), said, sizeof said - 1, 0) > 0);
+  CHECK(std::string(said) == "<27>spank-container: layer " + layer.str() +
+                                 " in the shared store: byte 196608: was changed");
+  CHECK(::pread(file.get(), got.data(), 1000, 0) == 1000);
+  CHECK(got.substr(0, 1000) == text.substr(0, 1000));
 }
 
 // outcome 156 accepted: SIGKILL of import, converter, agent at every step
