@@ -653,6 +653,16 @@ namespace {
 
 constexpr int kMaxLogins = 3;
 
+/// Replaces the login server of `challenge` with that of the challenge `before`. nvcr.io names
+/// another one when a token has expired, which gives anonymous clients no token.
+void keep_login_server(const Challenge& before, Challenge& challenge) {
+  for (const char* const name : {"realm", "service"}) {
+    challenge.parameters.erase(name);
+    const auto found = before.parameters.find(name);
+    if (found != before.parameters.end()) challenge.parameters.insert(*found);
+  }
+}
+
 }  // namespace
 
 Error Fetch::explain(const HttpHead& head) const {
@@ -737,7 +747,7 @@ void Fetch::authenticate(const HttpHead& head) {
   if (used_generation_ != server.authorization_generation) return request(url_);
 
   bool basic = false;
-  server.bearer.reset();
+  const auto before = std::exchange(server.bearer, std::nullopt);
   for (const auto& [name, value] : head.headers) {
     if (name != "www-authenticate") continue;
     for (auto& challenge : parse_challenges(value)) {
@@ -745,6 +755,7 @@ void Fetch::authenticate(const HttpHead& head) {
       if (challenge.scheme == "bearer" && !server.bearer) server.bearer = std::move(challenge);
     }
   }
+  if (before && server.bearer && logins_ == 0) keep_login_server(*before, *server.bearer);
   if ((!server.bearer && !basic) || ++logins_ > kMaxLogins) return fail(explain(head), true);
   if (server.is_mirror) return server.bearer ? ask_token() : fail(explain(head), true);
 

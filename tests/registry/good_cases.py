@@ -11,7 +11,7 @@ from email.utils import formatdate
 import agent
 import oci
 from server import Server
-from scene import Skipped, big_image, config, elsewhere, new_store, noise, of_a_job, once, pull, registry, small, succeeds, wait_for
+from scene import Skipped, big_image, config, elsewhere, expiring, new_store, noise, of_a_job, once, pull, registry, small, succeeds, wait_for
 from outcomes import outcome
 
 # --- successful pulls ---
@@ -205,6 +205,14 @@ def test_anonymous_bearer_token_is_renewed_during_pull():
     asked = registry.seen("/token?")
     assert all("service=test" in r[1] and "scope=repository%3Atoken%3Apull" in r[1] for r in asked), asked
     assert len(asked) >= 2
+
+
+@outcome(23, "accepted", "token expires in mid-pull")
+def test_expired_token_is_renewed_where_it_was_given():
+    image = big_image(5, layers=5)
+    state = expiring("moved", image)
+    succeeds(pull("moved"), image)
+    assert state["given"] >= 2 and state["refusals"] == 0, state
 
 
 @outcome(31, "accepted", "blob redirected to a CDN")

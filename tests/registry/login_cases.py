@@ -9,7 +9,7 @@ import threading
 import time
 
 import agent
-from scene import big_image, config, fails, new_store, pull, registry, small, succeeds, wait_for
+from scene import big_image, config, elsewhere, expiring, fails, new_store, pull, registry, small, succeeds, wait_for
 from docker_registry import DockerRegistry
 from server import Server
 from site_cases import make_certificates
@@ -208,6 +208,15 @@ def test_user_token_is_renewed_during_pull():
     user = alice()
     private(pull("expires", user=user), image)
     assert len(user.asked) == 1 and len([1 for seen in tokens.seen if seen[2] == BASIC]) >= 2, tokens.seen
+
+
+@outcome(23, "accepted", "token expires in mid-pull")
+def test_user_token_is_renewed_where_it_was_given():
+    image = big_image(6, layers=5)
+    state = expiring("moved-private", image, user=BASIC)
+    user = alice()
+    private(nothing_leaked(pull("moved-private", user=user), elsewhere), image)
+    assert state["given"] >= 2 and state["refusals"] == 0 and len(user.asked) == 1, (state, user.asked)
 
 
 @outcome(24, "refused", "401 whatever the token")

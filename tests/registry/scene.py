@@ -2,6 +2,7 @@
 failure."""
 
 import atexit
+import json
 import os
 import random
 import shutil
@@ -100,3 +101,33 @@ def wait_for(condition, seconds=20):
     while not condition():
         assert time.monotonic() < end, "it did not come"
         time.sleep(0.02)
+
+
+def expiring(name, image, user=None):
+    """A repository whose tokens expire after three requests. It then names another login server, as nvcr.io does, which
+    refuses clients without credentials. `user`: the Authorization that the login server requires."""
+    state = {"given": 0, "uses": 0, "refusals": 0}
+
+    def give(handler):
+        if user and handler.headers.get("Authorization") != user:
+            return handler.answer_json(401, "{}")
+        state.update(given=state["given"] + 1, uses=0)
+        handler.answer_json(200, json.dumps({"token": f"{name}{state['given']}"}))
+
+    def refuse(handler):
+        state["refusals"] += 1
+        handler.answer_json(401, "{}")
+
+    def guard(handler, *_):
+        state["uses"] += 1
+        given = handler.headers.get("Authorization")
+        if given == f"Bearer {name}{state['given']}" and state["uses"] <= 3:
+            return False
+        challenge = f'Bearer realm="http://{elsewhere.name}/{name}",service="registry",error="invalid_token"' if given else \
+            f'Bearer realm="http://{registry.name}/proxy_{name}",scope="repository:{name}:pull"'
+        handler.answer_json(401, "{}", {"WWW-Authenticate": challenge})
+        return True
+    registry.paths.insert(0, (rf"/proxy_{name}(\?.*)?", give))
+    elsewhere.paths.insert(0, (rf"/{name}\?.*", refuse))
+    registry.repository(name, image, guard)
+    return state
