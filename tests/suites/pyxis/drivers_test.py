@@ -1,0 +1,268 @@
+"""Workflow tools that start containers: their command lines, as the tools generate them.
+
+Only images, directories and the programs in the containers are those of the tests. Versions and results:
+packaging/migration/workflow-tools.md.
+"""
+import os
+
+from command import await_true
+from harness import equal, expect, test
+
+BASE = "registry:5000/suites/base:1"
+
+
+def directory(cluster, name, **files):
+    """Makes a directory in alice's home with executable files; returns its paths here and there."""
+    here = os.path.join(cluster.home, "alice", name)
+    os.makedirs(here, exist_ok=True)
+    os.chown(here, 2001, 2001)
+    for file, text in files.items():
+        with open(os.path.join(here, file), "w") as out:
+            out.write(text)
+        os.chmod(os.path.join(here, file), 0o755)
+    return here, f"/home/alice/{name}"
+
+
+def content(*path):
+    with open(os.path.join(*path)) as file:
+        return file.read()
+
+
+def exists(*path):
+    return os.path.exists(os.path.join(*path))
+
+
+# --- submitit 1.5.4 (e49d5e7), submitit/slurm/slurm.py ----------------------------------------------------------------
+
+SUBMITIT = f"""#!/bin/bash
+
+# Parameters
+#SBATCH --error=/home/alice/submitit/%j_0_log.err
+#SBATCH --job-name=train
+#SBATCH --nodes=2
+#SBATCH --ntasks-per-node=1
+#SBATCH --open-mode=append
+#SBATCH --output=/home/alice/submitit/%j_0_log.out
+#SBATCH --signal=USR2@90
+#SBATCH --time=5
+#SBATCH --wckey=submitit
+
+# command
+export SUBMITIT_EXECUTOR=slurm
+srun --unbuffered --output /home/alice/submitit/%j_%t_log.out --error /home/alice/submitit/%j_%t_log.err \
+--container-image={BASE} --container-mount-home /home/alice/submitit/program
+"""
+
+
+@test
+def submitit_job_gets_variables_and_its_checkpoint_signal(cluster):
+    program = """#!/bin/bash
+trap 'echo checkpoint; exit 0' USR2
+echo $SUBMITIT_EXECUTOR $SLURM_PROCID of $SLURM_NTASKS $(cat /workspace/replaced)
+touch /home/alice/submitit/up$SLURM_PROCID
+while sleep 0.05; do :; done
+"""
+    here, _ = directory(cluster, "submitit", program=program)
+    job = int(cluster.run("sbatch", "--parsable", stdin=SUBMITIT).good())
+    await_true(lambda: exists(here, "up0") and exists(here, "up1"), 30, "the tasks do not start")
+    cluster.run("scancel", "--signal=USR2", str(job)).good()
+    fields = cluster.await_job(job)
+    for task in (0, 1):
+        equal(content(here, f"{job}_{task}_log.out").splitlines()[-2:], [f"slurm {task} of 2 upper", "checkpoint"], "output")
+    equal(fields["JobState"], "COMPLETED", "state")
+
+
+# --- NeMo-Run 0.12.0 (9339e12), nemo_run/core/execution/templates: slurm.sh.j2, ray_enroot.sub.j2 ------------------------
+
+NEMO_RUN = f"""#!/bin/bash
+#SBATCH --job-name=alice-account.sample_job-0
+#SBATCH --nodes=1
+#SBATCH --ntasks-per-node=1
+#SBATCH --open-mode=append
+#SBATCH --time=00:30:00
+export PYTHONUNBUFFERED=1
+export SLURM_UNBUFFEREDIO=1
+nodes=( $( scontrol show hostnames $SLURM_JOB_NODELIST ) )
+nodes_array=($nodes)
+head_node=${{nodes_array[0]}}
+head_node_ip=$(srun --nodes=1 --ntasks=1 -w "$head_node" hostname --ip-address)
+export ENV_VAR=value
+srun --output /home/alice/nemo/log-0_%j_${{SLURM_RESTART_COUNT:-0}}.out --container-image {BASE} \
+--container-mounts /home/alice/nemo:/nemo_run --container-workdir /nemo_run/code --wait=60 --kill-on-bad-exit=1 \
+bash ./scripts/start_server.sh & pids[0]=$!
+srun --output /home/alice/nemo/log-1_%j_${{SLURM_RESTART_COUNT:-0}}.out --container-image {BASE} \
+--container-mounts /home/alice/nemo:/nemo_run --container-workdir /nemo_run/code --wait=60 --kill-on-bad-exit=1 \
+bash ./scripts/echo.sh server_host=$head_node_ip & pids[1]=$!
+wait ${{pids[0]}} && wait ${{pids[1]}}
+"""
+
+NEMO_RUN_RAY = f"""#!/bin/bash
+#SBATCH --nodes=1
+set -eoux pipefail
+head_node=$(scontrol show hostnames "$SLURM_JOB_NODELIST")
+LOG_DIR=/home/alice/ray
+srun --container-image={BASE} --no-container-mount-home --container-mounts $LOG_DIR:$LOG_DIR,$LOG_DIR:$LOG_DIR \
+--container-workdir=/workspace --container-name=ray-head --nodes=1 --ntasks=1 -w "$head_node" -o $LOG_DIR/ray-head.log \
+bash -x -c "touch $LOG_DIR/STARTED_RAY_HEAD; while ! test -e $LOG_DIR/ENDED; do sleep 0.05; done" &
+get_container_pid() {{
+  local node=$1
+  srun --overlap --nodes=1 -w "$node" bash -c "enroot list -f | awk 'NR>1 && \\$2 ~ /^[0-9]+\\$/ {{print \\$2; exit}}'"
+}}
+until srun --overlap --nodes=1 --ntasks=1 -w $head_node test -f $LOG_DIR/STARTED_RAY_HEAD; do sleep 0.1; done
+head_container_pid=$(get_container_pid "$head_node")
+srun --overlap --nodes=1 -w "$head_node" -o $LOG_DIR/ray-job.log enroot exec "$head_container_pid" \
+bash -c "cd /workspace && cat replaced; touch $LOG_DIR/ENDED"
+wait
+"""
+
+
+@test
+def nemo_run_group_of_two_commands_runs_in_one_job(cluster):
+    here, _ = directory(cluster, "nemo")
+    directory(cluster, "nemo/code")
+    directory(cluster, "nemo/code/scripts", **{"start_server.sh": "echo server $ENV_VAR; pwd; cat /workspace/replaced\n",
+                                               "echo.sh": "echo client $1\n"})
+    done = cluster.batch(NEMO_RUN)
+    done.good()
+    logs = {name.split("_")[0]: content(here, name) for name in os.listdir(here) if name.startswith("log-")}
+    equal(logs["log-0"].splitlines()[-3:], ["server value", "/nemo_run/code", "upper"], "server", done)
+    expect("client server_host=" in logs["log-1"], "no client", done)
+
+
+@test
+def nemo_run_enters_ray_head_by_the_number_enroot_lists(cluster):
+    here, _ = directory(cluster, "ray")
+    done = cluster.batch(NEMO_RUN_RAY)
+    done.good()
+    expect(content(here, "ray-job.log").endswith("upper\n"), "it is not in the container", done)
+
+
+# --- SkyPilot (00fb32b), sky/provision/slurm/instance.py -------------------------------------------------------------
+
+SKYPILOT = """#!/bin/bash
+#SBATCH --job-name=sky-alice
+#SBATCH --nodes=2
+#SBATCH --wait-all-nodes=1
+#SBATCH --no-requeue
+#SBATCH --cpus-per-task=1
+cleanup() {
+    saved_exit=$?
+    srun --nodes=2 --ntasks-per-node=1 enroot remove -f pyxis_sky-alice 2>/dev/null || true
+    exit $saved_exit
+}
+trap cleanup EXIT
+trap 'exit 0' TERM
+srun --nodes=2 mkdir -p /tmp/ccache_$(id -u)
+rm -rf /home/alice/sky/.sky_container_init_done
+mkdir -p /home/alice/sky/.sky_container_init_done
+srun --overlap --label --unbuffered --nodes=2 --ntasks-per-node=1 --container-image='registry:5000#suites/base:1' \
+--container-name=sky-alice:create --container-mounts="/home/alice:/home/alice,/tmp/ccache_$(id -u):/var/cache/ccache" \
+--container-remap-root --no-container-mount-home --container-writable bash -c 'set -e
+echo '"'"'alias sudo=""'"'"' >> ~/.bashrc
+touch /home/alice/sky/.sky_container_init_done/$SLURM_PROCID && sleep infinity' &
+wait
+"""
+
+
+@test
+def skypilot_cluster_is_made_entered_and_removed(cluster):
+    here, _ = directory(cluster, "sky")
+    job = cluster.submit(SKYPILOT)
+    marks = os.path.join(here, ".sky_container_init_done")
+    await_true(lambda: exists(marks, "0") and exists(marks, "1"), 30, "the containers are not ready")
+    for node in cluster.nodes:
+        done = cluster.run("srun", "--unbuffered", "--quiet", "--overlap", f"--jobid={job}", f"--nodelist={node}", "--nodes=1", "--ntasks=1",
+                           "--container-remap-root", "--container-name=sky-alice:exec", "bash", "-c", "id -u; tail -n1 ~/.bashrc; cat /workspace/replaced")
+        done.good('0\nalias sudo=""\nupper')
+    cluster.run("scancel", "--signal=TERM", "--name=sky-alice").good()
+    cluster.run("scancel", "--full", "--signal=TERM", "--name=sky-alice").good()
+    cluster.await_job(job)
+    for node in cluster.nodes:
+        done = cluster.run("srun", "-w", node, "--container-name=sky-alice:exec", "true")
+        expect(done.rc != 0, f"the container is still on {node}", done)
+        expect("pyxis_sky-alice" not in cluster.run("srun", "-w", node, "enroot", "list").good().split(), "it is listed")
+
+
+# --- Nextflow (ApptainerBuilder.groovy, SingularityCache.groovy, command-run.txt) ------------------------------------
+
+NEXTFLOW_PULL = "cd /home/alice/nf && apptainer pull  --name base-1.img.pulling.1795842000000 docker://" + BASE + " > /dev/null"
+
+NEXTFLOW = """#!/bin/bash
+#SBATCH -J nf-upper
+#SBATCH -o /home/alice/nf/work/.command.log
+#SBATCH --no-requeue
+#SBATCH --signal B:USR2@30
+#SBATCH -c 1
+set -e
+set -u
+nxf_container_env() {
+cat << EOF
+export PATH="\\$PWD/bin:\\$PATH"
+EOF
+}
+nxf_launch() {
+    set +u; env - PATH="$PATH" ${TMP:+APPTAINERENV_TMP="$TMP"} ${TMPDIR:+APPTAINERENV_TMPDIR="$TMPDIR"} \
+${NXF_TASK_WORKDIR:+APPTAINERENV_NXF_TASK_WORKDIR="$NXF_TASK_WORKDIR"} apptainer exec --no-home --pid \
+-B /home/alice/nf/data -B "$NXF_TASK_WORKDIR" /home/alice/nf/base-1.img \
+/bin/bash -c "cd $NXF_TASK_WORKDIR; eval $(nxf_container_env); /bin/bash -ue $NXF_TASK_WORKDIR/.command.sh"
+}
+cd /home/alice/nf/work
+export NXF_TASK_WORKDIR="$PWD"
+set +e
+(set -o pipefail; (nxf_launch | tee .command.out) 3>&1 1>&2 2>&3 | tee .command.err) &
+wait $! || nxf_main_ret=$?
+printf -- ${nxf_main_ret:-0} > /home/alice/nf/work/.exitcode
+"""
+
+
+@test
+def nextflow_task_runs_in_an_image_that_it_pulled(cluster):
+    here, _ = directory(cluster, "nf")
+    directory(cluster, "nf/data", sample="a sample\n")
+    work, _ = directory(cluster, "nf/work", **{".command.sh": "tr a-z A-Z <../data/sample >result\ncat /workspace/replaced\ntest ! -e ~/nf/base-1.img\n"})
+    cluster.run("srun", "bash", "-c", NEXTFLOW_PULL, timeout=60).good("")
+    os.rename(os.path.join(here, "base-1.img.pulling.1795842000000"), os.path.join(here, "base-1.img"))
+    job = int(cluster.run("sbatch", "--parsable", stdin=NEXTFLOW).good())
+    cluster.await_job(job)
+    log = content(work, ".command.log")
+    equal((content(work, ".exitcode"), content(work, "result")), ("0", "A SAMPLE\n"), f"result, with the log {log!r}")
+    warning = "WARNING: --pid: is not given: processes share the namespace of the host\n"
+    equal((content(work, ".command.out"), content(work, ".command.err")), ("upper\n", warning), "output and errors")
+
+
+# --- Snakemake 9.25.2 (ead894b), src/snakemake/deployment/singularity.py ---------------------------------------------
+
+SNAKEMAKE = f"""#!/bin/bash
+cd /home/alice/flow
+apptainer --version
+apptainer pull --name 5d41402abc4b2a76b9719d911017c592.simg docker://{BASE} 2>&1 >/dev/null || exit 1
+ apptainer  exec --home '/home/alice/flow'  /home/alice/flow/5d41402abc4b2a76b9719d911017c592.simg bash -c \
+'set -euo pipefail;  tr a-z A-Z <'\\''in put'\\'' >out'
+SINGULARITYENV_THREADS=4 apptainer --quiet --silent exec --home '/home/alice/flow' --bind /home/shared --pwd '/home/alice/flow' \
+/home/alice/flow/5d41402abc4b2a76b9719d911017c592.simg bash -c 'set -euo pipefail;  echo $THREADS $(pwd) $(cat /workspace/replaced) >threads'
+"""
+
+
+@test
+def snakemake_rules_run_in_an_image_that_it_pulled(cluster):
+    here, _ = directory(cluster, "flow", **{"in put": "made\n"})
+    done = cluster.batch(SNAKEMAKE)
+    version = done.good().splitlines()[0]
+    expect(version.startswith("apptainer version 1."), f"the version is not one that Snakemake reads: {version}", done)
+    equal((content(here, "out"), content(here, "threads")), ("MADE\n", "4 /home/alice/flow upper\n"), "results", done)
+
+
+# --- ReFrame 4.11.0-dev1 (7547971), reframe/core/containers.py -------------------------------------------------------
+
+REFRAME = f"""#!/bin/bash
+srun singularity exec -B"/home/shared:/data" -B"/home/alice/rfm:/rfm_workdir" --pwd /rfm_workdir docker://{BASE} ./check
+apptainer run -B"/home/alice/rfm:/rfm_workdir" --pwd /rfm_workdir docker://{BASE}
+"""
+
+
+@test
+def reframe_check_runs_in_its_stage_directory(cluster):
+    here, _ = directory(cluster, "rfm", check="#!/bin/sh\npwd; ls -d /data; cat /workspace/replaced; echo done >report\n")
+    done = cluster.batch(REFRAME)
+    equal(done.good().splitlines()[-4:], ["/rfm_workdir", "/data", "upper", "hello from base in /rfm_workdir: world"], "output", done)
+    equal(content(here, "report"), "done\n", "report")
