@@ -162,6 +162,41 @@ def as_vs_code_does(cluster, job):
 
 
 @test
+def ssh_enters_an_image_without_sshd(cluster):
+    image, plain = image_of(cluster), "registry:5000/suites/base:1"
+    with ssh_set_up(cluster) as (here, there):
+        cluster.srun("--container-mount-home", "/home/alice/bin/job-ssh", "take-sshd", image=image, timeout=60).good("")
+        try:
+            with job_of(cluster, there, "ssh.sbatch", plain) as job:
+                entered(cluster, job, plain, here, there)
+            await_true(lambda: not cluster.processes(cluster.nodes[0], "ld.so"), 10, "an sshd outlives the job")
+        finally:
+            shutil.rmtree(os.path.join(cluster.home, "alice/.local/share/spank-container/sshd"))
+
+
+def entered(cluster, job, image, here, there):
+    """A command, a shell that reads a script, its environment, a file by sftp and a forwarded port."""
+    await_true(lambda: cluster.run("ssh", "job", "true").rc == 0, 20, "ssh does not get in")
+    cluster.run("ssh", "job", "! command -v sshd; cat /workspace/replaced; id -u; echo $SLURM_JOB_ID").good(f"upper\n2001\n{job}")
+    done = cluster.run("ssh", "-T", "job", "bash -lc sh", stdin="test -e /workspace/replaced && echo script; exit 5\n")
+    equal((done.rc, done.out), (5, "script\n"), "status and output of a script", done)
+    cluster.run("sftp", "-b", "-", "job", stdin=f"get /workspace/replaced {there}/fetched\n")
+    equal(open(os.path.join(here, "fetched")).read(), "upper\n", "file by sftp")
+    master = cluster.start("ssh", "-M", "-S", f"{there}/master", "-T", "-L", "20804:127.0.0.1:20805", "job", "sh", stdin=OPEN)
+    try:
+        await_true(lambda: cluster.run("ssh", "-S", f"{there}/master", "-O", "check", "job").rc == 0, 15, "no connection to share")
+        listen = "use IO::Socket::INET; $s = IO::Socket::INET->new(LocalAddr => '127.0.0.1', LocalPort => 20805, Listen => 1, ReuseAddr => 1); " \
+                 "print qq(up\\n); STDOUT->flush; $c = $s->accept; print $c qq(from inside\\n)"
+        other = cluster.start("ssh", "-S", f"{there}/master", "job", f'perl -e "{listen.replace("$", chr(92) + "$")}"')
+        other.await_text("up")
+        cluster.run("bash", "-c", "cat </dev/tcp/127.0.0.1/20804").good("from inside")
+        other.end(10).good()
+    finally:
+        cluster.run("ssh", "-S", f"{there}/master", "-O", "exit", "job")
+        master.end(15)
+
+
+@test
 def ssh_failure_reports_the_reason(cluster):
     image = image_of(cluster)
     with ssh_set_up(cluster) as (_, there):
