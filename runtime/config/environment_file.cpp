@@ -159,6 +159,29 @@ constexpr std::string_view kKeyNames[] = {
     "base_environment", "description", "image",      "workdir", "mounts",
     "devices",          "writable",    "entrypoint", "env",     "annotations"};
 
+/// A value of [env] that continues the variable's value in the container: `${PATH}:/x`.
+struct Addition {
+  std::string_view mark;  ///< `+=`: behind it; `+`: in front of it; empty: neither
+  std::string text;       ///< without the variable
+};
+
+Addition addition_of(std::string_view key, const std::string& text) {
+  if (!key.starts_with(kEnv)) return {};
+  const std::string name(key.substr(kEnv.size()));
+  const std::string self = "${" + name + "}";
+  if (text.size() > self.size() && text.starts_with(self)) return {"+=", text.substr(self.size())};
+  const std::string plain = "$" + name;
+  if (text.size() > plain.size() && text.starts_with(plain) &&
+      !is_shell_name_character(text[plain.size()]))
+    return {"+=", text.substr(plain.size())};
+  for (const std::string& end : {self, plain}) {
+    const std::size_t size = text.size() - std::min(text.size(), end.size());
+    if (size > 0 && text.ends_with(end) && text[size - 1] != '$')
+      return {"+", text.substr(0, size)};
+  }
+  return {};
+}
+
 /// Turns the entries of one file into values.
 class EnvironmentEntries {
  public:
@@ -170,13 +193,16 @@ class EnvironmentEntries {
     if (key == "base_environment" || key == "description") return {};
     for (std::size_t i = 0; i < entry.texts.size(); ++i) {
       const Place place{key, entry.lines[i]};
-      auto text = SPC_TRY_OR(.during(name_of(place)), expanded(entry.texts[i], variables_));
+      const auto addition = addition_of(key, entry.texts[i]);
+      auto text =
+          SPC_TRY_OR(.during(name_of(place)),
+                     expanded(addition.mark.empty() ? entry.texts[i] : addition.text, variables_));
       EnvironmentValue value{.key = entry.key,
                              .text = std::move(text),
                              .option = {},
                              .value = {},
                              .origin = formatted("{}:{}", file_, place.line)};
-      SPC_TRY_OR(.during(name_of(place)), translate(entry.kind, value));
+      SPC_TRY_OR(.during(name_of(place)), translate(value, addition.mark));
       into.push_back(std::move(value));
     }
     return {};
@@ -228,10 +254,19 @@ class EnvironmentEntries {
   }
 
   /// Sets option and value.
-  static Result<void> translate(TomlEntry::Kind, EnvironmentValue& value) {
+  static Result<void> translate(EnvironmentValue& value, std::string_view mark) {
     const std::string_view key = value.key;
     if (key.starts_with(kEnv)) {
       const std::string name(key.substr(kEnv.size()));
+      const std::string self = "${" + name + "}";
+      if (!mark.empty()) {
+        const bool in_front = mark == "+=";
+        value.option = "container-env";
+        value.value = in_front ? name : "+" + name;
+        value.value += (in_front ? "+=" : "=") + list_item(value.text, ",\"\\");
+        value.text = in_front ? self + value.text : value.text + self;
+        return {};
+      }
       const bool unset = value.text.empty();
       value.option = unset ? "container-unsetenv" : "container-env";
       value.value = unset ? name : name + "=" + list_item(value.text, ",\"\\");

@@ -80,6 +80,22 @@ bool is_pattern(std::string_view text) {
 
 }  // namespace
 
+bool EnvironmentWishes::assign(std::string name, const std::string& value) {
+  const bool in_front = name.starts_with('+');
+  const bool appends = !in_front && name.ends_with('+');
+  if (in_front) name.erase(0, 1);
+  if (appends) name.pop_back();
+  if (!is_name(name) || is_pattern(name) || name[0] == '-') return false;
+  if (in_front) {
+    before[name].insert(0, value);
+  } else if (appends) {
+    behind[name] += value;
+  } else {
+    values[name] = value;
+  }
+  return true;
+}
+
 Result<void> EnvironmentWishes::add(std::string_view list) {
   const auto refused = [&] {
     return Error(ErrorKind::invalid, "invalid format: " + in_quotes(list))
@@ -90,17 +106,12 @@ Result<void> EnvironmentWishes::add(std::string_view list) {
     if (!piece) return refused();
     std::string name = std::move(piece->text);
     if (piece->end == '=') {
-      const bool named = is_name(name) && !is_pattern(name) && name[0] != '-';
       piece = next_piece(rest, ",");
-      if (!named || !piece) return refused();
-      values[name] = piece->text;
+      if (!piece || !assign(name, piece->text)) return refused();
     } else if (const auto equals = name.find('='); equals != std::string::npos) {
       // The item is "NAME=VALUE" in quotes.
-      const std::string value = name.substr(equals + 1);
-      name.resize(equals);
-      if (!is_name(name) || is_pattern(name)) return refused();
-      values[name] = value;
-    } else if (!is_name(name) || name == "-") {
+      if (!assign(name.substr(0, equals), name.substr(equals + 1))) return refused();
+    } else if (!is_name(name) || name == "-" || name[0] == '+') {
       return refused();
     } else if (name.starts_with('-')) {
       unset.push_back(name.substr(1));
@@ -165,6 +176,8 @@ std::string EnvironmentWishes::serialize() const {
   for (const auto& name : keep) add_record(records, "keep", name);
   for (const auto& name : unset) add_record(records, "unset", name);
   for (const auto& [name, value] : values) add_record(records, "value", name + "=" + value);
+  for (const auto& [name, value] : before) add_record(records, "value", "+" + name + "=" + value);
+  for (const auto& [name, value] : behind) add_record(records, "value", name + "+=" + value);
   return records;
 }
 
@@ -176,7 +189,7 @@ EnvironmentWishes EnvironmentWishes::parse(std::string_view records) {
     if (record.key() == "keep") wishes.keep.emplace_back(value);
     if (record.key() == "unset") wishes.unset.emplace_back(value);
     if (record.key() == "value" && equals != std::string_view::npos)
-      wishes.values[std::string(value.substr(0, equals))] = value.substr(equals + 1);
+      wishes.assign(std::string(value.substr(0, equals)), std::string(value.substr(equals + 1)));
   }
   return wishes;
 }
@@ -443,8 +456,10 @@ Result<void> OptionTexts::add_before(const ContainerOption& option,
   values_.erase(option.name);
   for (const EnvironmentValue& one : environment.values) {
     if (one.option != option.name) continue;
-    const std::string variable = one.value.substr(0, one.value.find('='));
-    if ((sets || unsets) && (typed.keeps(variable) || (sets && typed.unsets(variable)))) continue;
+    std::string variable = one.value.substr(0, one.value.find('='));
+    std::erase(variable, '+');
+    const bool is_typed = typed.unsets(variable) || typed.sets(variable);
+    if ((sets || unsets) && (typed.keeps(variable) || (sets && is_typed))) continue;
     SPC_TRY_DURING(in_environment(one.origin), add(option, one.value));
     lines_[{option.name, one.value}] = one.origin;
   }

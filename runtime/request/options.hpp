@@ -35,16 +35,20 @@ Result<std::uint32_t> parse_namespaces(std::string_view list);
 /// Variables requested by --container-env or the site.
 struct EnvironmentWishes {
   std::vector<std::string> keep;  ///< names and patterns (with * and ?) that keep the job's value
-  std::map<std::string, std::string> values;  ///< set to these values in any case
+  std::map<std::string, std::string> values;          ///< set to these values in any case
+  std::map<std::string, std::string> before, behind;  ///< texts added to the container's value
   std::vector<std::string> unset;  ///< names and patterns of variables that tasks do not get
 
-  /// Adds `ITEM[,ITEM...]`, an item being NAME, PATTERN, NAME=VALUE, or -NAME or -PATTERN to
-  /// unset; quoting as in next_piece() of request/mount_spec.hpp.
+  /// Adds `ITEM[,ITEM...]`, an item being NAME, PATTERN, NAME=VALUE, -NAME or -PATTERN to
+  /// unset, NAME+=VALUE to append, or +NAME=VALUE to put in front; quoting as in next_piece() of
+  /// request/mount_spec.hpp.
   Result<void> add(std::string_view list);
   /// Adds `NAME|PATTERN[,...]` to `unset`.
   Result<void> add_unset(std::string_view list);
   [[nodiscard]] bool keeps(std::string_view name) const;
   [[nodiscard]] bool unsets(std::string_view name) const;
+  /// Returns whether a value was given, not only an addition to it.
+  [[nodiscard]] bool sets(const std::string& name) const { return values.contains(name); }
   /// Returns a warning about names to keep that are not set in the job; empty if there are none.
   [[nodiscard]] std::string missing_in(const std::map<std::string, std::string>& job) const;
 
@@ -55,6 +59,10 @@ struct EnvironmentWishes {
   [[nodiscard]] std::string serialize() const;
   /// Reads the records of serialize() among others.
   static EnvironmentWishes parse(std::string_view records);
+
+ private:
+  /// Adds NAME=VALUE, NAME+=VALUE or +NAME=VALUE; returns false if NAME is none.
+  bool assign(std::string name, const std::string& value);
 };
 
 /// Returns whether `pattern` matches `text`: * matches any characters, ? matches one.

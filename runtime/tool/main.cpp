@@ -504,8 +504,12 @@ Result<void> read_environment(const Command& command, Arguments& arguments) {
     const bool is_contrary =
         option->opposite != nullptr && arguments.has(name_of_run(*find_option(option->opposite)));
     const std::string variable = value.key.substr(value.key.find('.') + 1);
-    // scontainer run takes a value of --env literally
-    const std::string text = own == "env" ? variable + "=" + value.text : value.value;
+    // scontainer run takes a value of --env literally, but for additions
+    const std::size_t equals = value.value.find('=');
+    const bool is_addition =
+        value.value.starts_with('+') || (equals > 0 && value.value.find("+=") == equals - 1);
+    const bool is_literal = own == "env" && !is_addition;
+    const std::string text = is_literal ? variable + "=" + value.text : value.value;
     const auto typed = arguments.values("env");
     if (own == "env" && std::ranges::find(typed, variable) != typed.end()) continue;
     if (option->kind == ContainerOption::Kind::list) {
@@ -516,7 +520,7 @@ Result<void> read_environment(const Command& command, Arguments& arguments) {
     } else {
       continue;
     }
-    const std::string shown = own == "env" ? variable : text;
+    const std::string shown = own == "env" ? text.substr(0, text.find('=')) : text;
     arguments.origins["--" + own + (option->is_switch() ? "" : "=" + printable(shown))] =
         value.origin;
   }

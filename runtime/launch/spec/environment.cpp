@@ -222,6 +222,10 @@ Environment merge_environment(const std::map<std::string, std::string>& job,
            (site.unsets(one.first) && !user_wishes.keeps(one.first));
   });
   for (const auto& [name, value] : user_wishes.values) merged[name] = {value, Origin::option};
+  for (const auto& [name, text] : user_wishes.before)
+    merged[name] = {text + merged[name].value, Origin::option};
+  for (const auto& [name, text] : user_wishes.behind)
+    merged[name] = {merged[name].value + text, Origin::option};
   for (const std::string& name : ignored) {
     if (const auto found = merged.find(name); found != merged.end())
       found->second.over_image = true;

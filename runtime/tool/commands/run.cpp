@@ -89,7 +89,8 @@ Result<RunOptions> parse_options(const Arguments& arguments) {
     for (const std::string& text : arguments.values(name)) {
       // Unlike a job's option, --env takes a single NAME=VALUE literally, commas included.
       const auto equals = name == "env" ? text.find('=') : std::string::npos;
-      if (equals != std::string::npos && equals > 0) {
+      const bool is_addition = text[0] == '+' || text.find("+=") == equals - 1;
+      if (equals != std::string::npos && equals > 0 && !is_addition) {
         variables[text.substr(0, equals)] = text.substr(equals + 1);
       } else {
         SPC_TRY(texts.add(option, text));

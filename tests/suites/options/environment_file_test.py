@@ -50,6 +50,13 @@ def environment_file_works_in_srun(cluster):
 
 
 @test
+def environment_file_adds_to_the_images_variables(cluster):
+    with environments(cluster, one=TEXT + 'IMAGE_ONLY = "/x:${IMAGE_ONLY}"\nPATH = "${PATH}:/y"\n'):
+        done = run(cluster, "--environment=one", script="echo $IMAGE_ONLY; echo ${PATH##*:} ${PATH%%:*}", env=["IMAGE_ONLY=host"])
+        done.good("/x:from the image\n/y /usr/local/sbin")
+
+
+@test
 def environment_file_is_read_where_the_job_is_submitted(cluster):
     with environments(cluster, one=TEXT) as directory:
         script = f"#!/bin/bash\n#SBATCH --environment=one\n#SBATCH --container-batch=steps\nrm {directory.replace(cluster.home, '/home')}/one.toml\n" \

@@ -116,6 +116,33 @@ TEST_CASE("environment_file_variables_are_expanded") {
   CHECK(files.refused_text("image = '${USER'").find("${ without }") != std::string::npos);
 }
 
+TEST_CASE("environment_file_adds_to_variables_of_the_container") {
+  const Files files;
+  files.write("a", R"([env]
+PATH = "${PATH}:/a,${USER}"
+LD_LIBRARY_PATH = "/l:$LD_LIBRARY_PATH"
+USER = "$USER"
+SCRATCH = "$SCRATCHY${SCRATCH}"
+)");
+  CHECK(files.refused("a").find("the variable SCRATCHY is not set") != std::string::npos);
+  files.write("a", R"([env]
+PATH = "${PATH}:/a,${USER}"
+LD_LIBRARY_PATH = "/l:$LD_LIBRARY_PATH"
+USER = "$USER"
+A = "$A_B${A}"
+)");
+  CHECK(files.refused("a").find("the variable A_B is not set") != std::string::npos);
+  files.write("a", R"([env]
+PATH = "${PATH}:/a,${USER}"
+LD_LIBRARY_PATH = "/l:$LD_LIBRARY_PATH"
+USER = "$USER"
+)");
+  CHECK(files.options("a") ==
+        Texts{"container-env=PATH+=:/a\\,ann",
+              "container-env=+LD_LIBRARY_PATH=/l:", "container-env=USER=ann"});
+  CHECK(files.places().read("a")->values[0].text == "${PATH}:/a,ann");
+}
+
 TEST_CASE("environment_file_inherits_from_base_environments") {
   const Files files;
   files.write("common", "image = 'a'\nmounts = ['/one', '/two']\nenv.A = '1'\nenv.B = '1'\n");

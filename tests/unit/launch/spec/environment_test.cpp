@@ -267,6 +267,24 @@ TEST_CASE("environment_minus_unsets_variables_and_patterns") {
   CHECK(task.contains("KEPT"));
 }
 
+TEST_CASE("environment_plus_adds_to_the_containers_value") {
+  const Values job{{"PATH", "/job"}, {"A", "1"}};
+  const auto image = image_with({"PATH=/image"});
+  const auto task = merged(job, image, "+PATH=/front:,PATH+=:/end\\,1,A+=2,B+=3,+C=4");
+  CHECK(task.at("PATH").value == "/front:/image:/end,1");
+  CHECK(task.at("A").value == "12");
+  CHECK(task.at("B").value == "3");
+  CHECK(task.at("C").value == "4");
+  CHECK(task.at("PATH").origin == Origin::option);
+  EnvironmentWishes wishes;
+  REQUIRE(wishes.add("+A=1,A+=2,A+=3,B=+4"));
+  const auto again = EnvironmentWishes::parse(wishes.serialize());
+  CHECK(again.before == Values{{"A", "1"}});
+  CHECK(again.behind == Values{{"A", "23"}});
+  CHECK(again.values == Values{{"B", "+4"}});
+  for (const char* list : {"+=1", "+", "-A+=1", "A*+=1"}) CHECK_FALSE(wishes.add(list));
+}
+
 TEST_CASE("environment_variables_have_an_origin") {
   const Values job{{"OF_JOB", "1"}, {"SLURM_PROCID", "0"}, {"KEPT", "1"}, {"LANG", "de"}};
   const auto task = merged(job, image_with({"OF_IMAGE=1", "KEPT=2"}), "KEPT,MINE=1", "OF_SITE=1");
