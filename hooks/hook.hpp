@@ -198,6 +198,7 @@ struct HookContext {
   std::vector<std::string> command;  ///< command of the tasks, if known
   bool has_bind_mounts = false;      ///< the user requested files or directories of the host
   std::string mpi;                   ///< --container-mpi: image, host, or empty
+  Variables annotations;             ///< of the environment file
   bool remap_root = false, own_net = false, own_ipc = false, own_pid = false, own_uts = false;
   bool own_container = false;  ///< each task has its own container: --container-private
   bool writable = true;

@@ -110,6 +110,7 @@ std::string context_to_json(const HookCall& call) {
   if (context.gpu) object["gpu"] = *context.gpu;
   object["devices"] = context.devices;
   object["mpi"] = context.mpi;
+  object["annotations"] = context.annotations;
   object["command"] = context.command;
   object["container"] = Json{{"remapRoot", context.remap_root},
                              {"ownNet", context.own_net},
@@ -152,6 +153,7 @@ Result<HookCall> context_from_json(std::string_view text) {
   }
   SPC_TRY(object.take("devices", context.devices));
   SPC_TRY(object.take("mpi", context.mpi));
+  SPC_TRY(object.take("annotations", context.annotations));
   SPC_TRY(object.take("command", context.command));
   SPC_TRY(read_container(object, context));
   SPC_TRY(object.take_path("hostRoot", context.host_root));

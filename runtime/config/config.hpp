@@ -656,6 +656,8 @@ struct NamedEnvironment {
   /// Variable in which srun, sbatch and salloc pass environments to the nodes and to the job's
   /// steps: the nodes never read the user's file. --export=NONE keeps it.
   static constexpr char kVariable[] = "SLURM_SPANK_SCONTAINER_ENVIRONMENT";
+  /// In place of an option: the value is an annotation, NAME=VALUE.
+  static constexpr char kAnnotation[] = "annotation";
   static constexpr std::size_t kMostVariable = 100'000;  // of the kernel's 128 KiB
   /// Returns a value of the variable. Several are joined by ;, of which the first counts.
   [[nodiscard]] Result<std::string> record() const;

@@ -137,9 +137,8 @@ const KnownAnnotation* find_annotation(std::string_view name) {
   return found == std::end(kAnnotations) ? nullptr : found;
 }
 
-constexpr std::string_view kEnv = "env.";
-constexpr std::string_view kAnnotation = "annotations.";
-constexpr char kAnnotationOption[] = "annotation";  // not an option: kept for the nodes
+constexpr std::string_view kEnvPrefix = "env.";
+constexpr std::string_view kAnnotationPrefix = "annotations.";
 
 /// A key outside of tables.
 struct EnvironmentKey {
@@ -166,8 +165,8 @@ struct Addition {
 };
 
 Addition addition_of(std::string_view key, const std::string& text) {
-  if (!key.starts_with(kEnv)) return {};
-  const std::string name(key.substr(kEnv.size()));
+  if (!key.starts_with(kEnvPrefix)) return {};
+  const std::string name(key.substr(kEnvPrefix.size()));
   const std::string self = "${" + name + "}";
   if (text.size() > self.size() && text.starts_with(self)) return {"+=", text.substr(self.size())};
   const std::string plain = "$" + name;
@@ -212,7 +211,7 @@ class EnvironmentEntries {
   Result<void> check(const TomlEntry& entry) const {
     const std::string_view key = entry.key;
     const Place place{key, entry.lines.front()};
-    const bool in_table = key.starts_with(kEnv) || key.starts_with(kAnnotation);
+    const bool in_table = key.starts_with(kEnvPrefix) || key.starts_with(kAnnotationPrefix);
     const auto wrong = [&](const char* why) {
       return Error(ErrorKind::invalid, why).during(name_of(place));
     };
@@ -256,8 +255,8 @@ class EnvironmentEntries {
   /// Sets option and value.
   static Result<void> translate(EnvironmentValue& value, std::string_view mark) {
     const std::string_view key = value.key;
-    if (key.starts_with(kEnv)) {
-      const std::string name(key.substr(kEnv.size()));
+    if (key.starts_with(kEnvPrefix)) {
+      const std::string name(key.substr(kEnvPrefix.size()));
       const std::string self = "${" + name + "}";
       if (!mark.empty()) {
         const bool in_front = mark == "+=";
@@ -273,13 +272,13 @@ class EnvironmentEntries {
       if (is_shell_name(name)) return {};
       return Error(ErrorKind::invalid, "is not the name of a variable");
     }
-    if (key.starts_with(kAnnotation)) {
-      const KnownAnnotation* const known = find_annotation(key.substr(kAnnotation.size()));
+    if (key.starts_with(kAnnotationPrefix)) {
+      const KnownAnnotation* const known = find_annotation(key.substr(kAnnotationPrefix.size()));
       if (known != nullptr && *known->option != '\0' && value.text == "true") {
         value.option = known->option;
       } else {
-        value.option = kAnnotationOption;
-        value.value = std::string(key.substr(kAnnotation.size())) + "=" + value.text;
+        value.option = NamedEnvironment::kAnnotation;
+        value.value = std::string(key.substr(kAnnotationPrefix.size())) + "=" + value.text;
       }
       return {};
     }
@@ -467,13 +466,13 @@ Result<NamedEnvironment> EnvironmentPlaces::read(const std::string& name) const 
 std::vector<std::string> NamedEnvironment::foreign_annotations() const {
   std::vector<std::string> names;
   for (const EnvironmentValue& value : values) {
-    if (!value.key.starts_with(kAnnotation)) continue;
-    const std::string name = value.key.substr(kAnnotation.size());
-    const bool is_off = value.text == "false" && name.ends_with(".enabled");
-    const KnownAnnotation* const known = find_annotation(name);
+    if (!value.key.starts_with(kAnnotationPrefix)) continue;
+    const std::string annotation = value.key.substr(kAnnotationPrefix.size());
+    const bool is_off = value.text == "false" && annotation.ends_with(".enabled");
+    const KnownAnnotation* const known = find_annotation(annotation);
     const bool is_obeyed = known != nullptr && (!is_off || *known->option != '\0');
     // A hook of another package that is off is no loss.
-    if (!is_obeyed && (known != nullptr || !is_off)) names.push_back(name);
+    if (!is_obeyed && (known != nullptr || !is_off)) names.push_back(annotation);
   }
   return names;
 }

@@ -99,7 +99,7 @@ bool HookConditions::hold(const HookContext& context) const {
 }
 
 std::map<std::string, std::string> annotations_of(const HookContext& context) {
-  std::map<std::string, std::string> annotations;
+  auto annotations = context.annotations;
   const auto add = [&](const char* name, const std::string* value) {
     if (value != nullptr && !value->empty())
       annotations[std::string("org.spank-container.") + name] = *value;

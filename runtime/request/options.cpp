@@ -473,6 +473,12 @@ Result<void> OptionTexts::add_before(const ContainerOption& option,
 }
 
 Result<void> OptionTexts::add_environment(const NamedEnvironment& environment) {
+  for (const EnvironmentValue& one : environment.values) {
+    std::string_view value = one.value;
+    if (one.option != NamedEnvironment::kAnnotation) continue;
+    const std::string name(next_part(value, '='));
+    annotations_[name] = value;
+  }
   for (const ContainerOption& option : container_options()) {
     if (option.kind == Kind::list) {
       SPC_TRY(add_before(option, environment));
@@ -538,6 +544,7 @@ std::vector<std::pair<std::string, std::string>> OptionTexts::given(
 
 Result<void> OptionTexts::apply_to(LaunchRequest& request, ReadAt where,
                                    std::string (*name_of)(const ContainerOption&)) const {
+  request.annotations = annotations_;
   for (const ContainerOption& option : container_options()) {
     const auto found = values_.find(option.name);
     if (found == values_.end()) continue;

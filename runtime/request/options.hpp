@@ -102,11 +102,12 @@ enum class ExplainForm { brief, all, json };
 
 /// The user's request, with checked syntax.
 struct LaunchRequest {
-  UserPaths paths;                    ///< how the paths below were read
-  std::string image;                  ///< empty only if there is a name
-  std::string catalogue_name;         ///< name of `image` in the site's catalogue, if it was typed
-  std::string environment_file;       ///< NAME of --environment; its values are set like options
-  std::vector<std::string> features;  ///< options in use, for the site's rules
+  UserPaths paths;               ///< how the paths below were read
+  std::string image;             ///< empty only if there is a name
+  std::string catalogue_name;    ///< name of `image` in the site's catalogue, if it was typed
+  std::string environment_file;  ///< NAME of --environment; its values are set like options
+  std::map<std::string, std::string> annotations;  ///< of the environment, for hooks
+  std::vector<std::string> features;               ///< options in use, for the site's rules
   std::vector<MountSpec> mounts;
   std::string workdir;           ///< empty: the image's
   std::optional<bool> writable;  ///< empty: the site's default
@@ -244,6 +245,7 @@ class OptionTexts {
   std::map<std::string_view, std::vector<std::string>> values_;  // by option name
   // Variable that supplied the values, by option name.
   std::map<std::string_view, std::string> variables_;
+  std::map<std::string, std::string> annotations_;
   // FILE:LINE of values of an environment, by option and value.
   std::map<std::pair<std::string_view, std::string>, std::string> lines_;
 };

@@ -489,6 +489,7 @@ Result<void> read_environment(const Command& command, Arguments& arguments) {
   LaunchRequest request{.paths = own_paths()};
   SPC_TRY(texts.apply_to(request, ReadAt::submission,
                          [](const ContainerOption& option) { return "--" + name_of_run(option); }));
+  arguments.annotations = request.annotations;
   if (request.image.empty())
     return Error(ErrorKind::invalid,
                  formatted("environment {}: has no image", in_quotes(environment.file)))

@@ -90,6 +90,7 @@ HookContext hook_context(const LaunchRequest& request,
   context.gpu = request.gpu;
   context.devices = request.devices;
   context.mpi = request.mpi;
+  context.annotations = request.annotations;
   context.command = request.command;
   context.has_bind_mounts = std::ranges::any_of(
       request.mounts, [](const auto& m) { return m.kind == MountSpec::Kind::bind; });

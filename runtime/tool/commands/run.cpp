@@ -99,6 +99,7 @@ Result<RunOptions> parse_options(const Arguments& arguments) {
   }
   options.request.paths = own_paths();
   SPC_TRY(texts.apply_to(options.request, ReadAt::node, run_name));
+  options.request.annotations = arguments.annotations;
   options.request.given = texts.given(run_name);
   for (auto& [name, value] : variables) {
     options.request.environment.values[name] = value;

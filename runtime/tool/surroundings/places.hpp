@@ -32,6 +32,7 @@ struct Arguments {
       options;                     ///< by long name, without dashes
   std::vector<std::string> words;  ///< positional arguments
   std::vector<std::string> rest;   ///< the command to run, unchanged
+  std::map<std::string, std::string> annotations = {};  ///< of an environment file
   /// FILE:LINE of options that an environment file set, by `--NAME=VALUE`
   std::map<std::string, std::string, std::less<>> origins = {};
 

@@ -133,6 +133,22 @@ def hook_runs_only_when_its_conditions_hold(cluster):
 
 
 @test
+def hook_runs_for_an_annotation_of_the_environment_file(cluster):
+    when = {"when": {"annotations": {"^com.hooks.tool.enabled$": "^true$"}}}
+    directory = os.path.join(cluster.home, "alice", ".edf")
+    os.makedirs(directory)
+    try:
+        for value in ("true", "false"):
+            with open(f"{directory}/{value}.toml", "w") as file:
+                file.write(f'image = "registry:5000/suites/base:1"\nannotations.com.hooks.tool.enabled = {value}\n')
+        with hooks(cluster, {"50-test": says({"environment": {"set": {"RAN": "yes"}}}), "50-test.json": (json.dumps(when), 0o644)}):
+            for value, ran in (("true", "yes"), ("false", "no")):
+                cluster.run("srun", "-n1", f"--environment={value}", "sh", "-c", "echo ${RAN-no}").good(ran)
+    finally:
+        shutil.rmtree(directory)
+
+
+@test
 @outcome(208, "refused", "a hook that is not executable, has no interpreter, is deleted in between")
 def site_file_replaces_or_disables_built_in_hook(cluster):
     name = "50-slurm-pytorch"

@@ -48,6 +48,7 @@ HookCall full_call() {
   context.command = {"python", "train.py"};
   context.has_bind_mounts = true;
   context.mpi = "host";
+  context.annotations = {{"com.example.tool", "yes"}};
   context.remap_root = context.own_net = context.own_ipc = context.own_pid = context.own_uts =
       context.own_container = context.mounts_home = true;
   context.writable = false;
@@ -102,16 +103,16 @@ TEST_CASE("hook_context_survives_json") {
   // A new member breaks this compilation: write and read it in hooks/hook_json.cpp, and set it
   // above.
   const auto& [job, image, environment, image_name, image_digest, settings, uid, gid, user, home,
-               gpu, devices, command, has_bind_mounts, mpi, remap_root, own_net, own_ipc, own_pid,
-               own_uts, own_container, writable, mounts_home, host_root, granted, open_in_image] =
-      read->context;
+               gpu, devices, command, has_bind_mounts, mpi, annotations, remap_root, own_net,
+               own_ipc, own_pid, own_uts, own_container, writable, mounts_home, host_root, granted,
+               open_in_image] = read->context;
   const HookContext& was = call.context;
   CHECK((job == was.job && image == was.image && environment == was.environment &&
          settings == was.settings));
   CHECK((image_name == was.image_name && image_digest == was.image_digest && user == was.user &&
          home == was.home));
   CHECK((uid == was.uid && gid == was.gid && gpu == was.gpu && devices == was.devices &&
-         mpi == was.mpi));
+         mpi == was.mpi && annotations == was.annotations));
   CHECK((command == was.command && has_bind_mounts));
   CHECK((remap_root && own_net && own_ipc && own_pid && own_uts && own_container && mounts_home &&
          !writable));
