@@ -427,6 +427,26 @@ def test_smaller_blobs_use_several_connections_once_they_helped():
     assert None in last and len(last) > 3 and len(last) == len(set(last)), last
 
 
+def test_small_layers_are_fetched_together():
+    image = oci.Image([oci.Layer({f"data{i}": noise.randbytes(5000)}) for i in range(8)])
+    blobs = {layer.digest for layer in image.layers}
+    lock, underway, at_once = threading.Lock(), set(), []
+
+    def look(handler, kind, name):
+        if kind != "blobs" or name not in blobs:
+            return False
+        with lock:
+            underway.add(name)
+            at_once.append(len(underway))
+        wait_for(lambda: max(at_once) >= 4)
+        with lock:
+            underway.discard(name)
+        return False
+    registry.repository("small", image, look)
+    succeeds(pull("small", settings=config("import_cpus = 1")), image)
+    assert max(at_once) == 4, at_once
+
+
 def test_blob_stays_on_one_connection_if_the_link_is_full():
     image = big_image(50)
     link = Link(image, together=8e6)

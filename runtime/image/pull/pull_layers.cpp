@@ -571,13 +571,26 @@ class Pulling {
   }
 
   /// Limits tasks that wait for layers below, because each keeps its tree in memory. The lowest
-  /// incomplete layer never waits and can always be started.
+  /// incomplete layer never waits and can always be started. A layer that is being published needs
+  /// no converter, so the next one need not wait for the verifier and the disk. Small layers share
+  /// a slot: their fetches and starts are mostly waits.
   [[nodiscard]] bool has_room_for(const ImageLayer& layer) const {
-    const auto waiting = static_cast<std::size_t>(
-        std::count_if(underway_.begin(), underway_.end(),
-                      [](const Underway& one) { return one.task->wants_below(); }));
-    if (underway_.size() - waiting >= context_.max_parallel) return false;
+    std::size_t waiting = 0, publishing = 0, shares = 0;
+    for (const Underway& one : underway_) {
+      if (one.task->wants_below())
+        ++waiting;
+      else if (one.task->phase() == LayerPhase::publishing)
+        ++publishing;
+      else
+        shares += shares_of(one.layer);
+    }
+    if (shares > 0 && shares + shares_of(layer) > context_.small_in_slot * context_.max_parallel)
+      return false;
+    if (publishing >= kMostPublishing) return false;
     return waiting < kMostWaiting || are_complete_below(layer.place);
+  }
+  [[nodiscard]] std::size_t shares_of(const ImageLayer& layer) const {
+    return layer.blob.size < BlobFeed::kLeastForThread ? 1 : context_.small_in_slot;
   }
   [[nodiscard]] bool are_complete_below(std::size_t place) const {
     return std::all_of(held_.begin(), held_.begin() + static_cast<std::ptrdiff_t>(place),
@@ -705,7 +718,7 @@ class Pulling {
     held_[layer.place] = HeldLayer{name, context_.store.hold_layer(name)};
   }
 
-  static constexpr std::size_t kMostWaiting = 4;
+  static constexpr std::size_t kMostWaiting = 4, kMostPublishing = 16;
 
   PullContext context_;
   Progress progress_;

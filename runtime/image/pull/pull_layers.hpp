@@ -304,6 +304,7 @@ struct PullContext {
   std::string image;       ///< for messages
   std::size_t layers = 0;  ///< of the image, including those in the store
   std::size_t max_parallel = 2;
+  std::size_t small_in_slot = 1;  ///< small layers that take the place of one of these
   LayerLimits limits;
   bool meter = false;      ///< progress as numbers instead of lines
   bool bar = false;        ///< progress as lines with a bar, four times a second
