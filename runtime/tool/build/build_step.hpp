@@ -12,6 +12,7 @@
 #include "base/result.hpp"
 #include "config/config.hpp"
 #include "recipe/recipe.hpp"
+#include "reference/reference.hpp"
 #include "request/mount_spec.hpp"
 #include "tool/images/image_mount.hpp"
 #include "tool/images/obtain.hpp"
@@ -214,5 +215,31 @@ Result<void> make_directory_in(int image, const std::string& path);
 /// Writes a file into the mounted image: a here-document.
 Result<void> write_file_in(int image, const std::string& path, const std::string& text,
                            std::optional<mode_t> mode);
+
+// --- builder ---
+
+/// An order of `scontainer build`.
+struct BuildOrder {
+  std::string context;  ///< a directory; empty: none, the recipe copies no files
+  std::string file;     ///< path of the recipe, for messages
+  std::string text;     ///< its content
+  /// A definition file: its paths begin at the work directory, `context` is the root directory.
+  bool is_definition = false;
+  std::string target;                          ///< a stage; empty: the last one
+  Variables arguments;                         ///< --build-arg
+  std::map<std::string, std::string> secrets;  ///< id to path
+  std::vector<std::string> cache_from;         ///< images whose steps are used
+  std::string platform;                        ///< --platform; empty: this machine's
+  std::optional<PullPolicy> pull;
+  bool no_cache = false;
+  bool debug_shell = false;  ///< start a shell where a RUN fails
+  bool quiet = false;
+};
+
+/// Builds the image, stores it in the user's own store and returns its digest. `name`: its name in
+/// the store, a canonical reference; empty: none. Prints each step to standard error unless the
+/// order is quiet. Stages that do not need each other are built at the same time.
+Result<Digest> build_image(const Places& places, const Config& config, const BuildOrder& order,
+                           const std::string& name);
 
 }  // namespace spc::tool

@@ -1,4 +1,4 @@
-#include "tool/build/builder.hpp"
+#include "tool/build/build_step.hpp"
 
 #include <fcntl.h>
 #include <sys/stat.h>

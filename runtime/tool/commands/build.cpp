@@ -11,7 +11,6 @@
 #include "base/process/supervised.hpp"
 #include "base/text.hpp"
 #include "tool/build/build_step.hpp"
-#include "tool/build/builder.hpp"
 #include "tool/command.hpp"
 #include "tool/containers/detached.hpp"
 #include "tool/containers/own_containers.hpp"

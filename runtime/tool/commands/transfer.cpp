@@ -31,7 +31,6 @@
 #include "registry/client.hpp"
 #include "registry/credentials.hpp"
 #include "tool/build/build_step.hpp"
-#include "tool/build/builder.hpp"
 #include "tool/command.hpp"
 #include "tool/containers/job_step.hpp"
 #include "tool/images/import_run.hpp"
