@@ -4,6 +4,7 @@ import hashlib
 import json
 import os
 import re
+import signal
 import subprocess
 
 import machine
@@ -203,6 +204,55 @@ def test_enroot_list_shows_running_container_and_exec_joins_it():
         assert process.wait(10) == 143
     assert enroot("list", "-f").succeeds().out.splitlines()[1:] == ["served"]
     enroot("remove", "-f", "served").succeeds()
+
+
+def test_enroot_serves_the_sandboxes_of_a_trainer():
+    """The commands of NeMo Gym's enroot provider (github.com/NVIDIA-NeMo/Gym, pull request 1952, nemo_gym/sandbox/providers/enroot/
+    provider.py at 08ae2e1c), in its order and with its options, for an image with an entrypoint."""
+    name, work = "nemo-gym-0123456789abcdef0123456789abcdef", path("gym")
+    for part in ("data", "cache", "runtime", "sqsh", "staging"):
+        os.makedirs(f"{work}/{part}")
+    subprocess.run(["chown", "-R", f"{machine.UID}:{machine.UID}", work], check=True)
+    places = {f"ENROOT_{part.upper()}_PATH": f"{work}/{part}" for part in ("data", "cache", "runtime")} | {"ENROOT_UNSHARE_PID": "yes"}
+    enroot("import", "-o", f"{work}/sqsh/.key.tmp", uri(), **places).succeeds()
+    os.replace(f"{work}/sqsh/.key.tmp", f"{work}/sqsh/key.sqsh")
+    enroot("create", "-n", name, f"{work}/sqsh/key.sqsh", **places).succeeds()
+    loop = f"while true; do sleep 86400; done  # {name}"
+    process = subprocess.Popen(as_user(["enroot", "start", "--rw", "-m", f"{work}/staging:/sandbox", "-e", "TASK=one", "-e",
+                                        "ENROOT_ENTRYPOINT=", name, "sh", "-c", loop]),
+                               stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=environment(**places),
+                               cwd=home, start_new_session=True)
+
+    def running():
+        rows = [line.split() for line in enroot("list", "-f", **places).succeeds().out.splitlines()[1:]]
+        return [row[1] for row in rows if row[0] == name and len(row) > 1 and row[1].isdigit()]
+    try:
+        wait_for("it is listed", lambda: running() or process.poll() is not None)
+        assert process.poll() is None, process.stdout.read()
+        pid = running()[0]
+        with open(f"/proc/{pid}/cmdline") as file:
+            assert name in file.read()
+
+        def execute(script, *options, stdin=""):
+            return enroot("exec", "-e", "TASK=one", *options, pid, "sh", "-c", script, stdin=stdin, **places)
+        execute("printf enroot-sandbox-ready > /sandbox/.nemo-gym-ready && printf enroot-sandbox-ready").succeeds("enroot-sandbox-ready")
+        execute("cd /tmp && echo $TASK $MORE; cat", "-e", "MORE=two", stdin="given").succeeds("one two\ngiven")
+        machine.write(f"{work}/staging/up", "uploaded\n")
+        execute("mkdir -p /opt/x && cp /sandbox/up /opt/x/file").succeeds()
+        execute("cp /opt/x/file /sandbox/down").succeeds()
+        assert open(f"{work}/staging/down").read() == "uploaded\n"
+        failed = execute("echo wrong >&2; exit 3")
+        assert failed.status == 3 and failed.err == "wrong\n", failed
+    finally:
+        for number in (signal.SIGTERM, signal.SIGKILL):
+            try:
+                os.killpg(process.pid, number)
+            except ProcessLookupError:
+                pass
+        process.wait(10)
+    wait_for("it has ended", lambda: not running())
+    enroot("remove", "-f", name, **places).succeeds()
+    assert enroot("list", "-f", **places).succeeds().out.splitlines()[1:] == []
 
 
 def test_enroot_load_and_directories_of_the_environment_work():

@@ -150,6 +150,9 @@ std::string default_file_name(const std::string& uri) {
 
 namespace {
 
+/// Scripts set this variable of enroot's /etc/rc to run a command without the image's entrypoint.
+constexpr char kNoEntrypoint[] = "ENROOT_ENTRYPOINT=";
+
 Error bad_argument(const std::string& text) {
   return Error(ErrorKind::invalid, "Invalid argument: " + printable(text));
 }
@@ -246,10 +249,14 @@ Result<StartCommand> start_command(const EnrootSettings& settings,
                                                printable(container.path)))
         .hint("enroot export it, enroot create it again");
   }
-  StartCommand start{
-      .arguments = {"run", "--quiet", "--entrypoint", "--name=" + name_of(container)},
-      .environment = environment_for_start()};
+  StartCommand start{.arguments = {"run", "--quiet", "--name=" + name_of(container)},
+                     .environment = environment_for_start()};
   const auto add = [&](std::string argument) { start.arguments.push_back(std::move(argument)); };
+  const auto variables = arguments.values("env");
+  const bool has_command = arguments.words.size() > 1;
+  if (!has_command ||
+      std::find(variables.begin(), variables.end(), kNoEntrypoint) == variables.end())
+    add("--entrypoint");
   add(writable ? "--writable" : "--readonly");
   add(settings.mount_home ? "--mount-home" : "--no-mount-home");
   if (settings.remap_root || arguments.has("root")) add("--remap-root");
@@ -258,7 +265,9 @@ Result<StartCommand> start_command(const EnrootSettings& settings,
     // These variables are meant for scontainer, not for the container.
     if (std::getenv(name) != nullptr) add(std::string("--env=") + name + "=");
   }
-  for (const auto& text : arguments.values("env")) add("--env=" + SPC_TRY(variable_for(text)));
+  for (const auto& text : variables) {
+    if (text != kNoEntrypoint) add("--env=" + SPC_TRY(variable_for(text)));
+  }
   for (const auto& entry : arguments.values("mount")) {
     if (const auto mount = SPC_TRY(mount_for(entry)); !mount.empty()) add("--mounts=" + mount);
   }
