@@ -58,6 +58,7 @@ Result<int> run_containers(const Arguments& arguments);
 Result<int> run_run(const Arguments& arguments);
 Result<int> run_shell(const Arguments& arguments);
 Result<int> run_exec(const Arguments& arguments);
+Result<int> run_sandbox(const Arguments& arguments);
 Result<int> run_stop(const Arguments& arguments);
 Result<int> run_attach(const Arguments& arguments);
 Result<int> run_import(const Arguments& arguments);

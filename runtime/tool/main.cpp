@@ -229,6 +229,40 @@ inline constexpr char kStopHelp[] =
     "examples:\n"
     "  scontainer stop db\n";
 
+inline constexpr OptionRow kSandboxOptions[] = {
+    {"--name", "NAME", "create: name of the sandbox"},
+    {"--from", "SNAPSHOT", "create: with the changes of a snapshot, instead of IMAGE"},
+    {"--remap-root", nullptr, "create: be root in the sandbox"},
+    {"--no-network", nullptr, "create: no network but the loopback interface"},
+    {"--memory", "SIZE", "create: limit of a process's memory, and of the files"},
+    {"--cpus", "N", "create: limit of CPUs"},
+    {"--pids", "N", "create: limit of processes"},
+    {"--env", "NAME|NAME=VALUE", "create, exec: set a variable, or pass the host's"},
+    {"--timeout", "SECONDS", "create: end the sandbox; exec: kill the command after this time"},
+    {"--workdir", "DIRECTORY", "exec: work directory in the sandbox"},
+    {"--all", nullptr, "stop: all sandboxes of the job; outside of a job, of the user"},
+    {"--json", nullptr, "print JSON"},
+};
+inline constexpr char kSandboxHelp[] =
+    "create IMAGE         start an idle container of the image, in which nothing of the host is "
+    "seen, and print its name\n"
+    "exec NAME COMMAND    run a command in it; the exit status is the command's, 124 after "
+    "--timeout\n"
+    "cp FILE NAME:/PATH   copy a file into it; cp NAME:/PATH FILE copies one out\n"
+    "snapshot NAME SNAP   keep its changed files; create --from=SNAP makes sandboxes that have "
+    "them\n"
+    "list                 list the sandboxes of this machine\n"
+    "stop NAME...         kill all processes of a sandbox, and discard its changes\n"
+    "rm SNAP...           remove snapshots\n\n"
+    "All sandboxes of an image share its mounted layers. They keep changes in memory and end with "
+    "the job's step that made them.\n"
+    "Defaults for all sandboxes of a job: SCONTAINER_SANDBOX_MEMORY, _CPUS, _PIDS and _TIMEOUT; "
+    "SCONTAINER_SANDBOX_MOST limits their number.\n\n"
+    "examples:\n"
+    "  scontainer sandbox create --name=a --memory=2G --pids=100 python:3.12\n"
+    "  scontainer sandbox exec --timeout=60 --json a python3 -c 'print(6 * 7)'\n"
+    "  scontainer sandbox stop --all\n";
+
 inline constexpr OptionRow kImportOptions[] = {
     {"-q,--quiet", nullptr, "print only the digest"},
 };
@@ -426,6 +460,11 @@ std::size_t own_part(const Command& command, std::span<const std::string> words)
   if (!command.takes_rest) return words.size();
   std::size_t own_words = 0;
   bool has_environment = false;  // names the image
+  std::size_t most = command.least_words;
+  if (command.run == run_sandbox) {
+    if (words.empty() || words[0] != "exec") return words.size();
+    most = 2;  // exec NAME
+  }
   for (std::size_t i = 0; i < words.size(); ++i) {
     const std::string& word = words[i];
     if (word.size() > 1 && word[0] == '-') {
@@ -438,7 +477,7 @@ std::size_t own_part(const Command& command, std::span<const std::string> words)
       }
     } else if (has_environment && command.run == run_run) {
       return i;
-    } else if (++own_words == command.least_words) {
+    } else if (++own_words == most) {
       return i + 1;
     }
   }
@@ -456,7 +495,9 @@ int usage_error(const Command& command, const std::string& why) {
 /// word, and not in --changes=~/x or oci:~/x.
 Result<void> read_paths(const Command& command, Arguments& arguments) {
   const UserPaths paths = own_paths();
-  const bool is_exec = command.run == run_exec;
+  const bool is_exec =
+      command.run == run_exec ||
+      (command.run == run_sandbox && !arguments.words.empty() && arguments.words.front() == "exec");
   for (std::string& word : arguments.words) {
     if (word == "~" || is_exec) continue;
     SPC_TRY(paths.refuse_variables(word));
@@ -755,6 +796,9 @@ const Command kCommands[] = {
      kNoOptions, 1, 1, false, kNoContainer, run_attach},
     {"stop", "CONTAINER...", "stop running containers", kStopHelp, kNoOptions, 1, kAny, false, 1,
      run_stop},
+    {"sandbox", "create|exec|cp|snapshot|list|stop|rm [IMAGE|NAME...]",
+     "run many short containers: tests, agents, reinforcement learning", kSandboxHelp,
+     kSandboxOptions, 0, kAny, true, kNoContainer, run_sandbox},
     {"import", "FILE NAME", "import an image file", kImportHelp, kImportOptions, 2, 2, false, 1,
      run_import},
     {"export", "IMAGE FILE", "write an image to a file", kExportHelp, kExportOptions, 2, 2, false,

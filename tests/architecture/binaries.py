@@ -38,6 +38,7 @@ class Binaries:
         self.plugins = {file: only(stage, f"usr/lib*/**/{file}") for file in PLUGINS}
         self.agent = only(stage, "usr/lib*/spank-container/agent")
         self.helper = only(stage, "usr/lib*/spank-container/container-helper")
+        self.idle = only(stage, "usr/lib*/spank-container/sandbox-idle")
         self.slurm = only(Path("/"), "usr/lib*/*/slurm*/libslurmfull.so")
 
 
@@ -153,3 +154,4 @@ def check(report, stage):
         report.check(f"{file} loads with every symbol resolved", load_problems(binaries, plugin))
     report.check("the agent is static and holds no parser of images", agent_problems(binaries.agent))
     report.check("container-helper runs in images without libraries", static_problems(binaries.helper))
+    report.check("sandbox-idle runs in images without libraries", static_problems(binaries.idle))

@@ -15,6 +15,7 @@ SERVICE_UID = 61235
 write_golden = False
 work = os.environ["SPC_TOOL_MACHINE"]
 home = os.path.join(work, "home")
+runtime = os.path.join(work, "runtime")  # of sandboxes: /tmp belongs to all machines
 registry = Server()
 settings = f'stall_timeout = 3\n[registries."{registry.name}"]\ninsecure = true\n'
 
@@ -45,6 +46,8 @@ def install(stage, layouts):
     mount("--bind", device, "/dev/fuse")
     os.makedirs(home)
     os.chown(home, UID, UID)
+    os.makedirs(runtime)
+    os.chown(runtime, UID, UID)
     with open("/etc/passwd", "a") as file:
         file.write(f"alice:x:{UID}:{UID}::{home}:/bin/sh\nspank-container:x:{SERVICE_UID}:{SERVICE_UID}::/:/usr/sbin/nologin\n")
     with open("/etc/group", "a") as file:
@@ -213,4 +216,5 @@ def clean_up():
         except ProcessLookupError:
             pass
     started.clear()
+    user("sandbox", "stop", "--all", XDG_RUNTIME_DIR=runtime)
     user("containers")  # removes the notes of those that were killed

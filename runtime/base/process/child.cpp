@@ -198,7 +198,9 @@ Result<Child> Child::run(const std::function<int()>& work, std::string_view what
   if (pid == 0) {
     if (death_signal != 0) {
       ::prctl(PR_SET_PDEATHSIG, death_signal);
-      if (::getppid() != us) ::_exit(1);
+      // 0: the child is in a PID namespace that the caller has joined
+      const pid_t now = ::getppid();
+      if (now != us && now != 0) ::_exit(1);
     }
     ::_exit(work());
   }

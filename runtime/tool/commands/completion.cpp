@@ -158,7 +158,8 @@ bool complete_command(Answer& answer, const Command& command, std::span<const st
     if (!is_value && !word.starts_with('-')) ++arguments;
     before = is_value ? std::string_view() : word;
   }
-  const bool is_rest = command.takes_rest && arguments >= command.least_words;
+  const std::size_t own = command.run == run_sandbox ? 2 : command.least_words;
+  const bool is_rest = command.takes_rest && arguments >= own;
   if (!is_rest && add_value_of_option(answer, command, before)) return true;
   if (is_rest || !answer.word.starts_with('-')) {
     add_values(answer, command.name, noun_of(command, arguments));

@@ -38,7 +38,8 @@ namespace spc::tool {
 namespace {
 
 /// Returns the container's mounts: the sources, followed by the HostTrees.
-Result<std::vector<DetachedMount>> mount_trees(const RootSetup& root, const MountedImage& image) {
+Result<std::vector<DetachedMount>> mount_trees(const RootSetup& root, const MountedImage& image,
+                                               std::uint32_t namespaces) {
   const auto place = SPC_TRY(own(::open(image.place.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC),
                                  "open directory " + in_quotes(image.place)));
   MountDefaults defaults{.uid = ::geteuid(), .gid = ::getegid()};
@@ -60,7 +61,7 @@ Result<std::vector<DetachedMount>> mount_trees(const RootSetup& root, const Moun
                                      TaskMessage::attributes_of(source.flags) | MOUNT_ATTR_NODEV)
                         : mount_source(message, source.source.get(), defaults)));
   }
-  SPC_TRY(add_host_trees(trees, 0));
+  SPC_TRY(add_host_trees(trees, namespaces));
   trees.push_back(SPC_TRY(clone_tree(place.get(), "tmp", MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV)));
   return trees;
 }
@@ -172,7 +173,7 @@ Result<MadeContainer> make_user_container(const MountedImage& image, const Launc
   auto shown = request.explain ? shown_mounts(root) : std::vector<ShownMount>();
   SPC_TRY(hooks.create_on_host(edits));
   SPC_TRY(hooks.task_on_host());
-  auto trees = SPC_TRY(mount_trees(root, image));
+  auto trees = SPC_TRY(mount_trees(root, image, request.namespaces));
   const auto mount = [&](std::uint32_t index, const UniqueFd& target,
                          const std::string& step) -> Result<void> {
     const auto attached = attach(std::move(trees[index]), target.get());

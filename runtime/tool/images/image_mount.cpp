@@ -276,4 +276,25 @@ Result<MountedImage> mount_image(ImageFiles files, const std::string& place,
   return return_to(before.get(), std::move(image));
 }
 
+Result<MountedImage> mount_again(const std::string& base, std::size_t layers,
+                                 const std::vector<std::string>& changes, const std::string& size) {
+  const WritableLayer writable{.size = size};
+  MountedImage image;
+  image.place = base + "/box";
+  const auto shared = SPC_TRY(open_directory(AT_FDCWD, base.c_str()));
+  SPC_TRY(make_directory(shared.get(), "box", 0755));
+  const auto workspace = SPC_TRY(make_workspace(image.place, writable));
+  if (::fchdir(workspace.get()) != 0) return Error::from_errno(errno, "enter the workspace");
+  std::vector<std::string> names;
+  for (std::size_t i = 0; i < layers; ++i) names.push_back("../" + std::to_string(i));
+  for (const std::string& path : changes) {
+    const auto directory = SPC_TRY(open_directory(AT_FDCWD, path.c_str()));
+    names.push_back(std::to_string(names.size()));
+    SPC_TRY_DURING("mount a snapshot", bind_directory(directory.get(), names.back()));
+  }
+  image.writable = SPC_TRY(mount_overlay(names, writable));
+  image.root = SPC_TRY(open_directory(workspace.get(), "root"));
+  return image;
+}
+
 }  // namespace spc::tool

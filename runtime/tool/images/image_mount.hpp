@@ -65,6 +65,12 @@ struct MountedImage {
 Result<MountedImage> mount_image(ImageFiles files, const std::string& place,
                                  const WritableLayer& writable);
 
+/// Mounts one more writable overlay over the `layers` layers that mount_image() has mounted in
+/// `base` for this process, with `changes` above them: upper directories of earlier overlays,
+/// bottom one first. Its place is a tmpfs of this size, with the writable layer in `up`.
+Result<MountedImage> mount_again(const std::string& base, std::size_t layers,
+                                 const std::vector<std::string>& changes, const std::string& size);
+
 /// Mounts a squashfs data file through its own `fuse`, as `data0`, `data1` and so on beside the
 /// image.
 Result<void> add_data(MountedImage& image, UniqueFd file);
