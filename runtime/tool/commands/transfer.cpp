@@ -33,7 +33,6 @@
 #include "tool/build/build_step.hpp"
 #include "tool/command.hpp"
 #include "tool/containers/job_step.hpp"
-#include "tool/images/import_run.hpp"
 #include "tool/images/obtain.hpp"
 #include "tool/images/stored_images.hpp"
 #include "tool/surroundings/places.hpp"
