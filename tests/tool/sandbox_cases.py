@@ -130,3 +130,32 @@ def test_sandbox_files_are_copied():
     user("sandbox", "cp", "files:/tmp/pipe", "pipe").fails(125, "is not a file")
     user("sandbox", "cp", "files:/tmp/none", "none").fails(125, "no such file")
     user("sandbox", "stop", "files").succeeds()
+
+
+def test_sandbox_example_for_python_works():
+    program = """import sys
+sys.path.insert(0, sys.argv[1])
+from spank_container import Sandbox, SandboxError, sandboxes, stop_all
+with Sandbox(sys.argv[2], name="py", pids=50, env={"SET": "a=b"}) as sandbox:
+    open("up", "w").write("up\\n")
+    sandbox.upload("up", "/tmp/up")
+    done = sandbox.run("sh", "-c", "cat /tmp/up -; echo $SET $MORE; pwd; exit 4", env={"MORE": "c"}, workdir="/etc", stdin="in\\n")
+    assert (done.exit_status, done.stdout) == (4, "up\\nin\\na=b c\\n/etc\\n"), done
+    assert sandbox.run("sleep", "100", timeout=1).timed_out
+    sandbox.snapshot("of-python")
+    fork = Sandbox(snapshot="of-python")
+    fork.download("/tmp/up", "down")
+    assert open("down").read() == "up\\n"
+    assert {one["name"] for one in sandboxes()} == {"py", fork.name}
+assert [one["name"] for one in sandboxes()] == [fork.name]
+stop_all()
+try:
+    fork.run("true")
+except SandboxError as error:
+    assert "no sandbox" in str(error), error
+print("done")
+"""
+    example = os.path.join(machine.HERE, "../../packaging/examples/sandbox")
+    machine.run(machine.as_user(["/usr/bin/python3", "-B", "-c", program, example, base()]), "",
+                machine.environment(XDG_RUNTIME_DIR=machine.runtime), machine.home).succeeds("done\n")
+    user("sandbox", "rm", "of-python").succeeds()
