@@ -338,6 +338,8 @@ inline constexpr OptionRow kDoctorOptions[] = {
      "with --node: print only what is wrong, on standard error, a line each"},
     {"--json", nullptr, "print JSON"},
     {"--registry", "HOST[:PORT]", "check this registry instead of the default one"},
+    {"--report", nullptr, "print a description of this machine for an issue, without secrets"},
+    {"--log", "FILE", "with --report: slurmd's log (default: /var/log/slurm/slurmd.log)"},
 };
 inline constexpr char kDoctorHelp[] =
     "With FILE (- is standard input), explain the output of a failed job: known failures of GPUs, "
@@ -352,12 +354,16 @@ inline constexpr char kDoctorHelp[] =
     "with the options of the failed job. It opens no device and changes nothing.\n\n"
     "--node uses no network and answers in about ten seconds even if a file system hangs. Run it "
     "as root.\n\n"
+    "--report prints versions, the settings that are not defaults, the checks of --node, and the "
+    "last failed starts. Variables\n"
+    "have no values, URLs no user and no query. Run it as root, and read it before you send it.\n\n"
     "The exit status is 0 if all checks pass or FILE contains no known failure, 1 if a check "
     "failed or FILE contains a known\n"
     "failure, 2 if FILE cannot be read, 3 with --node if there are only warnings: jobs can start "
     "containers.\n\n"
     "examples:\n"
     "  scontainer doctor slurm-4711.out\n"
+    "  scontainer doctor --report >report.txt\n"
     "  srun --label ./train.sh 2>&1 | tee job.log; scontainer doctor job.log\n"
     "  srun -l -N2 --ntasks-per-node=1 --gpus-per-task=1 scontainer doctor --job\n";
 
@@ -366,7 +372,7 @@ inline constexpr OptionRow kMetricsOptions[] = {
 };
 inline constexpr char kMetricsHelp[] =
     "For node_exporter's textfile collector, as root. Each metric is described in "
-    "spank-container-operation(7).\n"
+    "spank-container-operation(8).\n"
     "Of slurmd's log only whole lines of starts and failures count. They are written by processes "
     "of the users: figures to watch a\n"
     "cluster with, no accounting.\n\n"

@@ -1,12 +1,14 @@
 """scontainer doctor: the machine, logs of jobs, and jobs."""
 
+import contextlib
 import json
 import os
+import re
 import socket
 import tempfile
 
 import machine
-from machine import golden, registry, user
+from machine import golden, registry, root, user
 
 
 def test_doctor_prints_one_line_per_check():
@@ -109,3 +111,50 @@ def test_doctor_reports_missing_step_variables():
                  "failed  NCCL settings: NCCL_SOCKET_IFNAME=nowhere, ", "failed  PMIx: PMIX_NAMESPACE is not set",
                  "failed  stub libraries: LD_LIBRARY_PATH has /usr/local/cuda/lib64/stubs", "warning MPI of the step: "):
         assert line in done.out, f"{line!r} is not in the output of {done}"
+
+
+# Texts that must not be in a report, each where an administrator could have written it.
+SECRETS = ("in-a-comment", "of-the-proxy", "of-a-variable", "of-a-mirror", "of-an-unknown-key", "of-an-image", "of-the-query")
+
+
+@contextlib.contextmanager
+def config(text):
+    machine.write("/etc/spank-container/config.toml", text)
+    try:
+        yield
+    finally:
+        machine.write("/etc/spank-container/config.toml", machine.settings)
+
+
+def test_doctor_report_contains_no_secrets():
+    settings = f"""# password: in-a-comment
+pull = "missing" # in-a-comment
+https_proxy = "http://proxy-user:of-the-proxy@proxy.example.org:3128"
+env = ["WANDB_API_KEY=of-a-variable", "LANG=of-a-variable"]
+[registries."{machine.registry.name}"]
+insecure = true
+"""
+    log = os.path.join(machine.work, "slurmd.log")
+    record = '[2026-11-28T05:00:00.123] [{}.0] spank-container: failed job={} step=0 node=node01 image="{}" kind=not_found\n'
+    machine.write(log, "password=in-a-comment\n" + "".join(record.format(job, job, image) for job, image in (
+        (11, "alice:of-an-image@registry.example.org/team/app:1"), (12, "https://host.example.org/x.sif?key=of-the-query"))))
+    with config(settings):
+        report = root("doctor", "--report", f"--log={log}").succeeds().out
+    parts = re.findall("(?m)^--- (.*)$", report)
+    assert [part.split()[0] for part in parts] == ["versions", "settings", "checks", "last"], report
+    for text in ('pull = missing', "https_proxy = http://(removed)@proxy.example.org:3128", "env = WANDB_API_KEY=(removed), LANG=(removed)", "Linux ",
+                 f'registries."{machine.registry.name}".insecure = true', "spank-container "):
+        assert text in report, (text, report)
+    assert not [secret for secret in SECRETS if secret in report], report
+
+
+def test_doctor_report_of_a_wrong_setting_contains_no_secrets():
+    for line in ('https_proxy = "ftp://user:of-the-proxy@host"', 'password = "of-an-unknown-key"', 'env = ["of-a-variable"]', 'pull = "of-a-variable'):
+        with config(line + "\n"):
+            report = root("doctor", "--report", "--log=/dev/null").succeeds().out
+        assert "not valid: " in report and not [secret for secret in SECRETS if secret in report], (line, report)
+
+
+def test_doctor_log_belongs_to_report():
+    user("doctor", "--log=x").fails(2, "--report")
+    user("doctor", "--report", "--node").fails(2, "only one of")

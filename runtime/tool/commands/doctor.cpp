@@ -3,10 +3,13 @@
 #include <sys/utsname.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <cstdio>
+#include <deque>
 
+#include "base/file.hpp"
 #include "base/format.hpp"
 #include "base/json.hpp"
 #include "base/process/own_program.hpp"
@@ -214,20 +217,162 @@ int examine_for_slurm(bool quiet, bool as_json) {
   return kStatus[static_cast<std::size_t>(worst_of(findings))];
 }
 
+// --- report ---
+
+constexpr char kSlurmdLog[] = "/var/log/slurm/slurmd.log";
+constexpr std::size_t kReportedFailures = 20;
+constexpr char kRemoved[] = "(removed)";
+
+/// Removes the parts of a text in which people write secrets: values of variables, a user in front
+/// of a host, and the query of a URL.
+std::string redacted(std::string text) {
+  if (const auto equals = text.find('=');
+      equals != std::string::npos && is_shell_name(std::string_view(text).substr(0, equals)))
+    return text.substr(0, equals + 1) + kRemoved;
+  if (const auto query = text.find('?'); query != std::string::npos)
+    text = text.substr(0, query + 1) + kRemoved;
+  const auto at = text.rfind('@');
+  if (at == std::string::npos || std::string_view(text).substr(at).starts_with("@sha256:"))
+    return text;
+  const auto scheme = text.find("://");
+  const std::size_t begin = scheme == std::string::npos ? 0 : scheme + 3;
+  return text.substr(0, begin) + kRemoved + text.substr(std::max(at, begin));
+}
+
+/// Does the same with each word of a message, and removes texts in quotes that are not paths: they
+/// can be a wrong value.
+std::string redacted_message(std::string_view message) {
+  std::string shown;
+  while (!message.empty()) {
+    const auto open = message.find('"');
+    shown += message.substr(0, open);
+    if (open == std::string_view::npos) break;
+    message.remove_prefix(open + 1);
+    std::size_t end = 0;
+    while (end < message.size() && message[end] != '"') end += message[end] == '\\' ? 2 : 1;
+    end = std::min(end, message.size());
+    const std::string_view quoted = message.substr(0, end);
+    shown += formatted("\"{}\"", quoted.starts_with('/') ? quoted : kRemoved);
+    message.remove_prefix(std::min(end + 1, message.size()));
+  }
+  std::vector<std::string> words;
+  for (const std::string_view word : split(shown, ' '))
+    words.push_back(redacted(std::string(word)));
+  return joined(words, " ");
+}
+
+/// Prints the settings that differ from their defaults. Comments and unknown keys, which could
+/// contain anything, are not in the values that are printed.
+void report_config(const std::string& path) {
+  auto config = read_config(path);
+  if (!config) {
+    std::puts(("not valid: " + printable(redacted_message(config.error().message()))).c_str());
+    return;
+  }
+  const auto print = [](const std::string& table, const Keys& keys) {
+    for (const Key& key : keys) {
+      std::vector<std::string> texts = key.texts();
+      const bool is_default = texts.empty() || (texts.size() == 1 && texts[0] == key.default_text);
+      if (is_default) continue;
+      for (std::string& text : texts) text = redacted(std::move(text));
+      std::puts(formatted("{}{} = {}", table, key.name, printable(joined(texts, ", "))).c_str());
+    }
+  };
+  for (const KeyTable& table : config->tables())
+    print(table.name.empty() ? "" : table.name + ".", table.keys);
+  for (auto& [name, registry] : config->registries)
+    print(formatted("registries.\"{}\".", redacted(name)), registry.keys());
+  for (auto& [name, nodes] : config->partitions)
+    print(formatted("partitions.\"{}\".", name), nodes.keys());
+  for (auto& [name, nodes] : config->features)
+    print(formatted("features.\"{}\".", name), nodes.keys());
+}
+
+/// Prints the last failed starts of slurmd's log. Only whole records count, so no text of a user
+/// but an image's name is printed.
+void report_failures(const std::string& log) {
+  std::deque<std::string> last;
+  const auto read = for_each_log_line(log, [&](std::string_view line) {
+    const auto record = read_log_record(line);
+    if (!record || record->event != LogRecord::Event::failed) return;
+    last.push_back(formatted("{} job {} step {} on {}: {}, image {}", record->time, record->job,
+                             record->step, record->node, record->kind,
+                             redacted(std::string(record->image))));
+    if (last.size() > kReportedFailures) last.pop_front();
+  });
+  if (!read) {
+    std::puts(read.error().message().c_str());
+    return;
+  }
+  for (const std::string& line : last) std::puts(printable(line).c_str());
+  if (last.empty()) std::puts("none");
+}
+
+/// Returns what the command prints, or why it printed nothing.
+std::string answer_of(const char* program, const std::string& argument) {
+  const auto end = run_supervised({.path = program, .arguments = {program, argument}}, {},
+                                  {.time = std::chrono::seconds(10), .output = 1 << 16},
+                                  [](std::string_view) {});
+  if (!end) return "not installed";
+  return end->good() ? std::string(trimmed(end->output)) : "failed";
+}
+
+std::string name_of_distribution() {
+  const UniqueFd file(::open("/etc/os-release", O_RDONLY | O_CLOEXEC));
+  const auto text = read_file(file.get(), 1 << 16);
+  if (!text) return "unknown";
+  for (const std::string_view line : split(*text, '\n')) {
+    if (line.starts_with("PRETTY_NAME=")) return std::string(unquoted(line.substr(12)));
+  }
+  return "unknown";
+}
+
+/// Prints a description of the node for an issue, without secrets.
+void print_report(const std::string& log) {
+  const auto places = Places::find();
+  const std::string config = places ? places->config : SPC_CONFIG_FILE;
+  utsname system{};
+  ::uname(&system);
+  std::puts("--- versions");
+  std::puts(("spank-container " SPC_VERSION ", " + Platform::host().str()).c_str());
+  std::puts(formatted("{} {} {}", system.sysname, system.release, system.version).c_str());
+  std::puts(printable(name_of_distribution()).c_str());
+  std::puts(("slurmd: " + printable(answer_of("/usr/sbin/slurmd", "-V"))).c_str());
+  std::puts(("srun: " + printable(answer_of("/usr/bin/srun", "-V"))).c_str());
+  std::puts(formatted("\n--- settings of {} that are not defaults", printable(config)).c_str());
+  report_config(config);
+  std::puts("\n--- checks");
+  auto findings = ::geteuid() == 0 ? examine_health() : examine_kernel();
+  for (Finding& finding : findings) finding.detail = redacted_message(finding.detail);
+  report(findings, false);
+  std::puts(formatted("\n--- last failed starts in {}", printable(log)).c_str());
+  report_failures(log);
+}
+
 }  // namespace
 
 Result<int> run_doctor(const Arguments& arguments) {
   const int asked =
       static_cast<int>(!arguments.words.empty()) + static_cast<int>(arguments.has("job")) +
-      static_cast<int>(arguments.has("registry")) + static_cast<int>(arguments.has("node"));
+      static_cast<int>(arguments.has("registry")) + static_cast<int>(arguments.has("node")) +
+      static_cast<int>(arguments.has("report"));
   if (asked > 1) {
-    return Error(ErrorKind::invalid, "doctor takes only one of FILE, --job, --node and --registry")
+    return Error(ErrorKind::invalid,
+                 "doctor takes only one of FILE, --job, --node, --registry and --report")
         .hint("scontainer doctor --help");
   }
   const bool as_json = arguments.has("json");
   if (arguments.has("quiet") && (!arguments.has("node") || as_json)) {
     return Error(ErrorKind::invalid, "doctor --quiet belongs to --node, without --json")
         .hint("scontainer doctor --help");
+  }
+  if (arguments.has("log") && !arguments.has("report")) {
+    return Error(ErrorKind::invalid, "doctor --log belongs to --report")
+        .hint("scontainer doctor --help");
+  }
+  if (arguments.has("report")) {
+    print_report(arguments.has("log") ? arguments.value("log") : kSlurmdLog);
+    return 0;
   }
   if (arguments.has("node")) return examine_for_slurm(arguments.has("quiet"), as_json);
   if (!arguments.words.empty()) {
