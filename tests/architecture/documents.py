@@ -6,7 +6,7 @@ import subprocess
 
 from report import ROOT, difference, relative
 
-DOCUMENTS = ("README.md", "packaging/CONTRIBUTING.md", "hooks/README.md", "runtime/ARCHITECTURE.md", "runtime/DECISIONS.md",
+DOCUMENTS = ("README.md", ".github/CONTRIBUTING.md", "hooks/README.md", "runtime/ARCHITECTURE.md", "runtime/DECISIONS.md",
              "runtime/agent/README.md", "runtime/hook_engine/README.md", "runtime/image/README.md")
 TOP_LEVEL = ("spank", "runtime", "hooks", "benchmarks", "tests", "packaging")
 OPTIONS = "runtime/request/options.cpp"
@@ -17,7 +17,7 @@ SETTINGS_PAGE = ROOT / "packaging/man/spank-container.conf.5"
 HOOKS_PAGE = ROOT / "packaging/man/spank-container-hooks.7"
 TOOL_PAGE = ROOT / "packaging/man/scontainer.1"
 METRICS = "runtime/doctor/node.hpp"
-METRICS_PAGE = ROOT / "packaging/man/spank-container-operation.7"
+METRICS_PAGE = ROOT / "packaging/man/spank-container-operation.8"
 STRING = r'(nullptr|(?:"(?:\\.|[^"\\])*"\s*)+)'
 
 
@@ -300,7 +300,50 @@ def metric_problems():
             yield f"{name} is {rows[name]} in {METRICS}, {page[name]} in the manual page"
 
 
+# --- links ---
+
+
+def anchors_of(page):
+    """The names by which a forge knows the page's headings."""
+    headings = re.findall(r"(?m)^#+ (.*)$", page.read_text())
+    return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def link_problems(pages, top):
+    """Files and headings that Markdown pages link to, and paths of the source tree that an installation has elsewhere."""
+    for page in pages:
+        text = re.sub(r"(?ms)^```.*?^```", "", page.read_text())
+        for target in re.findall(r"\]\(([^()\s]+)\)", text):
+            path, _, anchor = target.partition("#")
+            file = page.parent / path if path else page
+            if re.match(r"https?://|mailto:", target):
+                continue
+            if not file.exists():
+                yield f"{page.relative_to(top)}: there is no {target}"
+            elif anchor and anchor not in anchors_of(file):
+                yield f"{page.relative_to(top)}: no heading is {target}"
+
+
+def installed_link_problems(stage):
+    documents = stage / "usr/share/doc/spank-container"
+    pages = sorted(documents.rglob("*.md"))
+    if len(pages) < 10:
+        yield f"only {len(pages)} pages are installed"
+    yield from link_problems(pages, documents)
+    for page in pages:
+        for name in re.findall(r"`((?:packaging/(?:migration|examples|man|compat)|\.github|benchmarks)/[^`*\s]*)`", page.read_text()):
+            if not (documents / name).exists() and (ROOT / name).exists() and page.parent == documents:
+                yield f"{page.relative_to(documents)}: {name} is a path of the source tree"
+
+
+def tree_link_problems():
+    names = subprocess.run(["git", "-C", str(ROOT), "ls-files", "*.md"], stdout=subprocess.PIPE, text=True, check=True).stdout.split()
+    return link_problems([ROOT / name for name in names if (ROOT / name).exists()], ROOT)
+
+
 def check(report, stage):
+    report.check("every link in the Markdown pages resolves", tree_link_problems())
+    report.check("every link in the installed Markdown pages resolves", installed_link_problems(stage))
     report.check("five thoughts are in few files each", thought_problems())
     for document in DOCUMENTS:
         report.check(f"every path that {document} names exists", path_problems(ROOT / document))

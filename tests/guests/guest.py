@@ -16,7 +16,7 @@ from harness import expect, indent, say
 from report import POWER_GOES, tell_fact
 
 NODE = "node01"
-PACKAGE = "/opt/spank-container/spank-container.deb"
+PACKAGES = ("/opt/spank-container/spank-container-tools.deb", "/opt/spank-container/spank-container.deb")
 MEMORY = "/var/lib/guest-memory.json"
 STORE_DISK = "/dev/vdc"
 LAYOUTS = "/opt/spank-container/images"
@@ -91,7 +91,7 @@ class Guest(Cluster):
 
     def mount_store(self):
         """Mounts a separate file system for the store before the product is installed, as in
-        spank-container-operation(7)."""
+        spank-container-operation(8)."""
         if kind_of_store() != "ext4":
             os.makedirs(self.store(NODE), exist_ok=True)
         if kind_of_store() == "tmpfs":
@@ -102,7 +102,7 @@ class Guest(Cluster):
             self.root(NODE, "mount", "-o", "prjquota", STORE_DISK, self.store(NODE)).good()
 
     def install(self):
-        self.dpkg("--install", PACKAGE)
+        self.dpkg("--install", *PACKAGES)
         with open("/etc/slurm/plugstack.conf", "a") as file:
             file.write("required spank_container.so\n")
         self.root(NODE, "useradd", "--uid", "2001", "--create-home", "--shell", "/bin/bash", "alice").good()

@@ -3,7 +3,7 @@ has its own network and host name, so that the server sees two clients. Otherwis
 the delegations of one."""
 import os
 
-from guest import NODE, PACKAGE
+from guest import NODE, PACKAGES
 from harness import expect, say, test
 
 TOP = "/opt/spank-container"
@@ -43,7 +43,7 @@ def mount_twice(guest):
 def shared_store_on_nfs_works(guest):
     """All cases of tests/registry/shared_cases.py as the service user. Each pull uses the other
     mount."""
-    guest.dpkg("--install", PACKAGE)  # the previous case removed it
+    guest.dpkg("--install", *PACKAGES)  # the previous case removed it
     mount_twice(guest)
     as_service = ("setpriv", "--reuid=spank-container", "--regid=spank-container", "--clear-groups", "env", f"SPC_SHARED_PLACES={':'.join(PLACES)}")
     done = guest.enter(NODE, "root", *as_service, f"{TOP}/tests/registry/run", "--build", f"{TOP}/build", "shared").end(900)

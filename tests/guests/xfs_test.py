@@ -1,4 +1,4 @@
-"""Statements of spank-container-operation(7) about a store on XFS."""
+"""Statements of spank-container-operation(8) about a store on XFS."""
 import re
 
 from guest import NODE

@@ -184,3 +184,48 @@ def test_zsh_completes_by_a_file_of_its_path():
     for typed, completed in (("scontainer att", "ach"), ("srun --container-im", "age=")):
         with shell_with_keys("fpath=(~/functions $fpath); autoload -U compinit; compinit -u -D", "zsh", "-f", "-i") as completes:
             completes(typed, completed)
+
+
+# --- files of the packages ---
+
+
+def packaged(name):
+    """Returns the text of a packaged file, which gets the script from the program."""
+    with open(os.path.join(machine.HERE, "../../packaging/completions", name), encoding="utf-8") as file:
+        return file.read()
+
+
+def write_below_home(path, text):
+    path = os.path.join(machine.home, path)
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    machine.write(path, text)
+
+
+def test_bash_completes_by_the_packaged_files():
+    write_below_home("slurm.bash", packaged("slurm.bash"))
+    write_below_home("packaged/completions/scontainer", packaged("scontainer.bash"))
+    before = "export BASH_COMPLETION_USER_DIR=$PWD/packaged; . /usr/share/bash-completion/bash_completion; . ./slurm.bash"
+    with shell_with_keys(before, "bash", "--norc", "-i") as completes:
+        completes("srun --nodel", "ist=")
+        completes("srun --container-im", "age=")
+        completes("scontainer att", "ach")
+    with shell_with_keys(before, "bash", "--norc", "-i") as completes:
+        completes("scontainer att", "ach")
+        completes("sbatch --container-remap-r", "oot")
+        completes("sbatch --nodel", "ist=")
+
+
+def test_zsh_completes_by_the_packaged_file():
+    write_below_home("packaged/_scontainer", packaged("_scontainer"))
+    for typed, completed in (("scontainer att", "ach"), ("srun --container-im", "age=")):
+        with shell_with_keys("fpath=(~/packaged $fpath); autoload -U compinit; compinit -u -D", "zsh", "-f", "-i") as completes:
+            completes(typed, completed)
+            completes("scontainer run --rem", "ap-root")
+
+
+def test_fish_completes_by_the_packaged_file():
+    for name in ("scontainer", "srun"):
+        write_below_home(f".config/fish/completions/{name}.fish", packaged("scontainer.fish"))
+    for line, whole in (("scontainer att", ["attach"]), ("srun --container-remap-r", ["--container-remap-root"])):
+        done = machine.run(machine.as_user(["fish", "-c", f"complete -C '{line}'; complete -C '{line}'"]), "", machine.environment(), machine.home).succeeds()
+        assert [one.split("\t")[0] for one in done.out.splitlines()] == whole * 2, done.out

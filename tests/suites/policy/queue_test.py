@@ -13,7 +13,7 @@ from site_files import rules
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 EXAMPLE = os.path.join(HERE, "../../../packaging/examples/job_submit.lua")
-MANUAL = os.path.join(HERE, "../../../packaging/man/spank-container-operation.7")
+MANUAL = os.path.join(HERE, "../../../packaging/man/spank-container-operation.8")
 SITE = """check_at_submit = true
 [nodes]
 arch = "amd64"

@@ -112,7 +112,7 @@ FILE_SYSTEMS = {
 
 @contextlib.contextmanager
 def store_elsewhere(cluster, way, file_system="tmpfs"):
-    """Puts the store on another file system of node01, as in spank-container-operation(7)."""
+    """Puts the store on another file system of node01, as in spank-container-operation(8)."""
     there, back = ELSEWHERE[way]
     cluster.await_idle()
     cluster.root("node01", "bash", "-euc", f"mkdir /run/nvme; {FILE_SYSTEMS[file_system]}; mkdir -m 755 {THERE}; {there}").good()
