@@ -2,7 +2,10 @@
 
 import os
 import re
+import shutil
 import subprocess
+import tempfile
+from pathlib import Path
 
 from report import ROOT, difference, relative
 
@@ -341,7 +344,40 @@ def tree_link_problems():
     return link_problems([ROOT / name for name in names if (ROOT / name).exists()], ROOT)
 
 
+# --- changelog ---
+
+
+def changelog_problems():
+    """Assembles the fragments of a copy, then one more, as a release does."""
+    with tempfile.TemporaryDirectory() as directory:
+        top = Path(directory)
+        shutil.copytree(ROOT / "packaging/changes.d", top / "packaging/changes.d")
+        for name in ("packaging/changelog", "CMakeLists.txt", *(["packaging/CHANGELOG.md"] if (ROOT / "packaging/CHANGELOG.md").exists() else [])):
+            shutil.copy(ROOT / name, top / name)
+
+        def changelog(*words):
+            return subprocess.run([top / "packaging/changelog", *words], stdout=subprocess.PIPE, text=True, check=True).stdout
+
+        number = changelog("version").strip()
+        for note, name in (("First `note`.", "gpu-first"), ("- Second note.\n- Third note.\n\nWhy: left-out.", "push-second")):
+            (top / f"packaging/changes.d/{name}.md").write_text(note + "\n")
+            changelog("assemble")
+            if rest := [path.name for path in (top / "packaging/changes.d").glob("*.md") if path.name != "README.md"]:
+                yield f"fragments remain: {' '.join(rest)}"
+        notes = changelog("notes")
+        for wanted in ("- First `note`.", "- Second note.\n- Third note.", "### GPUs, MPI and fabrics", "### Build, save and push"):
+            if wanted not in notes:
+                yield f"the notes lack {wanted!r}"
+        if "left-out" in notes:
+            yield "the notes have more than a fragment's first paragraph"
+        if not changelog("deb", "7").startswith(f"spank-container ({number}-7) unstable; urgency=medium\n\n  * "):
+            yield "the changelog of the Debian package does not begin with this version"
+        if not re.match(rf"\* \w{{3}} \w{{3}} \d\d \d{{4}} .* - {re.escape(number)}-7\n- ", changelog("rpm", "7")):
+            yield "the changelog of the RPM package does not begin with this version"
+
+
 def check(report, stage):
+    report.check("fragments become notes of a release and of packages", changelog_problems())
     report.check("every link in the Markdown pages resolves", tree_link_problems())
     report.check("every link in the installed Markdown pages resolves", installed_link_problems(stage))
     report.check("five thoughts are in few files each", thought_problems())
