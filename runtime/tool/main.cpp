@@ -802,7 +802,7 @@ const Command kCommands[] = {
      kNoOptions, 1, 1, false, kNoContainer, run_attach},
     {"stop", "CONTAINER...", "stop running containers", kStopHelp, kNoOptions, 1, kAny, false, 1,
      run_stop},
-    {"sandbox", "create|exec|cp|snapshot|list|stop|rm [IMAGE|NAME...]",
+    {"sandbox", "create|exec|cp|snapshot|list|stop|rm ...",
      "run many short containers: tests, agents, reinforcement learning", kSandboxHelp,
      kSandboxOptions, 0, kAny, true, kNoContainer, run_sandbox},
     {"import", "FILE NAME", "import an image file", kImportHelp, kImportOptions, 2, 2, false, 1,
