@@ -36,7 +36,7 @@ def set_up(work, build):
 
 def add_user_programs(build):
     """Adds the programs of `scontainer`, which find the others in their own directory."""
-    for program in ("runtime/tool/scontainer", "libexec/scontainer-images", "libexec/user-source"):
+    for program in ("runtime/tool/scontainer", "libexec/scontainer-images", "libexec/sandbox-idle", "libexec/user-source"):
         shutil.copy(build / program, PROGRAMS)
 
 

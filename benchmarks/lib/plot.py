@@ -159,6 +159,15 @@ def tools(report, path):
     return path
 
 
+def sandbox(report, path):
+    """Draws one panel for each of the values of idle containers."""
+    panels = [(title, unit, [(label, report.rows[f"sandbox.{way}.{name}"].median) for way, label in report.sandboxes.items()])
+              for name, title, unit in (("rate", "creates", "/s"), ("exec.p50", "exec, p50", "ms"), ("exec.p99", "exec, p99", "ms"),
+                                        ("memory", "memory, each", "kB"))]
+    path.write_text(drawing(panels, f"{report.title}; medians; bwrap: an unpacked image"))
+    return path
+
+
 def cold(report, path):
     """Draws one panel for each link, and one for connections that are limited."""
     panels = [(f"{rate} Gb/s", "s", [("floor", report.rows[f"floor.cold.{rate}g"].median), ("import", report.rows[f"cold.{rate}g"].median)])
