@@ -105,7 +105,8 @@ class Bubblewrap:
     def create(self, number):
         reading, writing = os.pipe()
         command = ["setpriv", f"--reuid={node.JOB_ID}", f"--regid={node.JOB_ID}", "--clear-groups", "bwrap", "--unshare-user",
-                   "--unshare-pid", "--unshare-ipc", "--unshare-uts", "--info-fd", str(writing), "--ro-bind", str(self.bench.tree), "/", "--proc", "/proc", "--dev", "/dev", "--tmpfs", "/tmp",
+                   "--unshare-pid", "--unshare-ipc", "--unshare-uts", "--info-fd", str(writing),
+                   "--ro-bind", str(self.bench.tree), "/", "--proc", "/proc", "--dev", "/dev", "--tmpfs", "/tmp",
                    "sleep", "100000"]
         process = subprocess.Popen(command, pass_fds=[writing], stdin=subprocess.DEVNULL)
         os.close(writing)
