@@ -119,7 +119,7 @@ struct SitePolicy {
   std::string max_tmpfs_size, importer, signature_policy;
   std::string gpu, gpu_devices, gpu_numbers, driver_root, mpi, mpi_abi, fabric;
   std::vector<std::string> mounts, env, keep_env, unsetenv, unshare, allowed_paths, allowed_images,
-      features_off, mounts_off, hooks_off;
+      fuse_filesystems, features_off, mounts_off, hooks_off;
   std::vector<std::string> mpi_libraries, mpi_dependencies, mpi_mounts, mpi_env, fabric_libraries,
       fabric_devices, fallback_libraries;
 
@@ -186,6 +186,9 @@ struct SitePolicy {
          "who may use which registry images: PATTERN [user=NAME,...] [group=NAME,...] "
          "[partition=NAME,...]; empty: all may use all",
          &allowed_images, key::kImageRule},
+        {"fuse_filesystems", "list of types", "",
+         "FUSE file systems mounted by root that may hold image files, by type or source",
+         &fuse_filesystems, key::kAnyText},
         {"features_off", "list of options", "", "options that may not be used, without their `--`",
          &features_off, key::kFeature},
         {"mounts_off", "list of paths", "",

@@ -34,6 +34,8 @@ namespace spc {
 
 namespace {
 
+constexpr std::size_t kMostMounts = 4 << 20;  // bytes of mountinfo
+
 Error cannot_open(int err, const std::string& path) {
   auto error = Error::from_errno(err, "open mount source " + in_quotes(path));
   if (err == ENOENT)
@@ -68,10 +70,37 @@ Result<UniqueFd> open_data_file(const std::string& path) {
   return file;
 }
 
-Result<void> refuse_fuse(int file) {
+namespace {
+
+/// Returns whether root has mounted the file's FUSE file system, and `allowed` has its type or,
+/// as CVMFS has none, its source. Users cannot choose the user of a mount.
+bool is_allowed_fuse(int file, const std::vector<std::string>& allowed) {
+  struct statx status {};
+  if (allowed.empty() ||
+      ::statx(file, "", AT_EMPTY_PATH | AT_STATX_DONT_SYNC, STATX_MNT_ID, &status) != 0)
+    return false;
+  const UniqueFd mounts(::open("/proc/self/mountinfo", O_RDONLY | O_CLOEXEC));
+  const auto text = read_file(mounts.get(), kMostMounts);
+  if (!text) return false;
+  const std::string line = "\n" + std::to_string(status.stx_mnt_id) + " ";
+  const auto at = ("\n" + *text).find(line);
+  if (at == std::string::npos) return false;
+  std::string_view rest = std::string_view(*text).substr(at);
+  rest = rest.substr(0, rest.find('\n'));
+  const auto end = rest.find(" - ");
+  if (end == std::string_view::npos) return false;
+  const auto fields = split(rest.substr(end + 3), ' ');  // type, source, options
+  return fields.size() == 3 && fields[2].find(",user_id=0,") != std::string_view::npos &&
+         (std::ranges::find(allowed, fields[0]) != allowed.end() ||
+          std::ranges::find(allowed, fields[1]) != allowed.end());
+}
+
+}  // namespace
+
+Result<void> refuse_fuse(int file, const std::vector<std::string>& allowed) {
   struct statfs status {};
   if (::fstatfs(file, &status) != 0) return Error::from_errno(errno, "ask for its file system");
-  if (status.f_type != FUSE_SUPER_MAGIC) return {};
+  if (status.f_type != FUSE_SUPER_MAGIC || is_allowed_fuse(file, allowed)) return {};
   return Error(ErrorKind::refused, "it is on a FUSE file system")
       .hint("copy it to a local disk or to a network file system of the kernel");
 }

@@ -26,10 +26,10 @@ namespace spc {
 /// FIFO or device can block the task.
 Result<UniqueFd> open_data_file(const std::string& path);
 
-/// Returns an Error if the file is on a FUSE file system, whichever user runs its server. A server
-/// that does not respond would keep our server from ending, and root's agent as well, which passes
-/// the file on and closes it. This call itself may block on such a server.
-Result<void> refuse_fuse(int file);
+/// Returns an Error if the file is on a FUSE file system that the site does not allow, whichever
+/// user runs its server. A server that does not respond keeps our server, and so the step, from
+/// ending. This call itself may block on such a server.
+Result<void> refuse_fuse(int file, const std::vector<std::string>& allowed = {});
 
 // --- host side ---
 

@@ -394,7 +394,8 @@ Result<ImageOrder> order_for_path(const LaunchRequest& request, const PolicyReco
     return order_for_store(request, policy, site, image, earlier);
   SPC_TRY(check_opened_place(local.file.get(), image.path, site));
   if (local.kind == LocalImage::Kind::squashfs)
-    SPC_TRY_DURING("open image " + in_quotes(image.path), refuse_fuse(local.file.get()));
+    SPC_TRY_DURING("open image " + in_quotes(image.path),
+                   refuse_fuse(local.file.get(), site.fuse_filesystems));
   if (local.kind == LocalImage::Kind::directory) {
     SPC_TRY_DURING("--container-image",
                    check_mount_source(local.file.get(), image.path, site.mounts_off));

@@ -128,9 +128,9 @@ class Cluster:
     @contextlib.contextmanager
     def users_file_system(self, content=None, shared=False):
         """/run/fuse on node01: alice's own FUSE mount with one file, which even root has no access to. Yields its server's number.
-        `content`: the path of what the file holds. `shared`: for everybody but root, who waits for ever; yields the server."""
+        `content`: the path of what the file holds. `shared`: for everybody but root, who waits for ever; yields the server. "sites": root has mounted it."""
         source = open(os.path.join(HERE, "fuse_server.py")).read()
-        how = ([content] if content else []) + (["shared"] if shared else [])
+        how = ([content] if content else []) + ([shared if shared == "sites" else "shared"] if shared else [])
         server = self.start_program("exec", "node01", "python3", "-c", source, "/run/fuse", "2001", *how)
         try:
             server.await_text("serving")

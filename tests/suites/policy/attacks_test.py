@@ -5,6 +5,7 @@ import contextlib
 import os
 import re
 import signal
+import subprocess
 import time
 
 from cluster import kill_all
@@ -211,6 +212,40 @@ def task_with_stopped_server_can_be_killed(cluster):
 
 def asked_by_root(server):
     return [line.partition(": ")[2] for line in server.said().splitlines() if line.startswith("root: ")]
+
+
+@test
+def image_on_allowed_fuse_file_system_is_read_by_user(cluster):
+    image = "--container-image=/run/fuse/file"
+    content = "/home/shared/" + os.path.basename(local_files.shared(cluster, os.path.basename(local_files.squashfs(cluster, "served.sqsh")))[0])
+    with Config(cluster, 'fuse_filesystems = ["test"]\n'):
+        with cluster.users_file_system(content, shared="sites") as server:
+            equal(cluster.run("srun", *ON, image, "cat", "/data/one").good(), "one", "a file of the image")
+            await_true(lambda: not cluster.processes("node01", "slurmstepd"), 10, "slurmstepd waits for the file system")
+            equal(asked_by_root(server), [], "what root asks for the image")
+        with cluster.users_file_system(content, shared=True):
+            done = cluster.run("srun", *ON, image, "true")
+            expect(done.rc == 1 and "is on a FUSE file system" in done.err, "a user's file system of that name was not refused", done)
+    cluster.must_be_quiet(within=5)
+
+
+@test
+def image_on_squashfuse_starts_if_site_allows_it(cluster):
+    path = local_files.shared(cluster, os.path.basename(local_files.squashfs(cluster, "served.sqsh")))[0]
+    outer = os.path.join(os.path.dirname(path), "outer.sqsh")
+    subprocess.run(["mksquashfs", path, outer, "-noappend", "-quiet", "-no-progress"], check=True, stdout=subprocess.DEVNULL)
+    image = f"--container-image=/run/outer/{os.path.basename(path)}"
+    cluster.root("node01", "mkdir", "/run/outer").good()
+    cluster.root("node01", "squashfuse", "-o", "allow_other", "/home/shared/outer.sqsh", "/run/outer").good()
+    try:
+        with Config(cluster, 'fuse_filesystems = ["fuse.squashfuse"]\n'):
+            equal(cluster.run("srun", *ON, image, "cat", "/data/one").good(), "one", "a file of the image")
+        done = cluster.run("srun", *ON, image, "true")
+        expect(done.rc == 1 and "is on a FUSE file system" in done.err, "it was not refused", done)
+    finally:
+        cluster.root("node01", "umount", "/run/outer").good()
+        cluster.root("node01", "rmdir", "/run/outer")
+        os.unlink(outer)
 
 
 @test
