@@ -1,6 +1,6 @@
-"""Workflow tools that start containers: their command lines, as the tools generate them.
+"""Workflow tools that start containers: their command lines.
 
-Only images, directories and the programs in the containers are those of the tests. Versions and results:
+Images, directories and the programs in the containers are those of the tests. Origin, versions and results:
 packaging/migration/workflow-tools.md.
 """
 import os
