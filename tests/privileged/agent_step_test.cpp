@@ -244,7 +244,7 @@ TEST_CASE("server_of_all_layers_killed_gives_errors_without_hanging") {
 }
 
 TEST_CASE("one_damaged_layer_of_several_reaches_the_user") {
-  for (const unsigned char damaged : {1, 3}) {
+  for (const unsigned char damaged : {std::uint8_t{1}, std::uint8_t{3}}) {
     add_image(3);
     const std::string path = SPC_STORE_DIR "/" + store_layout::layer_path(digest_of(damaged));
     const UniqueFd file(::open(path.c_str(), O_WRONLY | O_CLOEXEC));
