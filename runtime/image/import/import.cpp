@@ -323,12 +323,6 @@ const char* hint_for_room(const ImportRequest& request) {
 /// Memory in bytes of an import without layers, and of each layer being fetched and converted.
 constexpr std::uint64_t kImportMemory = 32 << 20, kLayerMemory = 32 << 20;
 
-/// Returns how many small layers take the place of a large one. Each takes about 8 MB of memory and
-/// little time of a processor. With a limit of the site, a layer is a layer.
-std::size_t small_layers_in_slot(const Config& config) {
-  return config.max_parallel_layers > 0 || config.import_memory > 0 ? 1 : 4;
-}
-
 std::size_t parallel_layers(const Config& config) {
   const std::size_t most = config.max_parallel_layers > 0 ? config.max_parallel_layers
                                                           : std::min(usable_processors(), 4U);
@@ -434,6 +428,7 @@ Result<StoredImage::Brought> bring_layers(const Import& import, ImageSource& sou
   std::optional<StoreLock> slot;
   LayerLimits limits;
   std::uint64_t needed = 0;
+  const bool is_limited = import.config.max_parallel_layers > 0 || import.config.import_memory > 0;
   if (!layers.missing.empty() || !merges.empty()) {
     limits = form_of_layers(import.config, import.request.user_store);
     const TimedPhase phase(import.timing.others);
@@ -478,7 +473,7 @@ Result<StoredImage::Brought> bring_layers(const Import& import, ImageSource& sou
                             .image = wanted.name,
                             .layers = all.size(),
                             .max_parallel = parallel_layers(import.config),
-                            .small_in_slot = small_layers_in_slot(import.config),
+                            .small_in_slot = is_limited ? 1U : 4U,
                             .limits = limits,
                             .meter = import.request.meter && import.request.user_store,
                             .bar = import.request.meter && !import.request.user_store,
