@@ -755,7 +755,8 @@ void Fetch::authenticate(const HttpHead& head) {
       if (challenge.scheme == "bearer" && !server.bearer) server.bearer = std::move(challenge);
     }
   }
-  if (before && server.bearer && logins_ == 0) keep_login_server(*before, *server.bearer);
+  const bool may_be_moved = logins_ + 1 == kMaxLogins;
+  if (before && server.bearer && !may_be_moved) keep_login_server(*before, *server.bearer);
   if ((!server.bearer && !basic) || ++logins_ > kMaxLogins) return fail(explain(head), true);
   if (server.is_mirror) return server.bearer ? ask_token() : fail(explain(head), true);
 

@@ -104,7 +104,7 @@ def wait_for(condition, seconds=20):
 
 
 def expiring(name, image, user=None):
-    """A repository whose tokens expire after three requests. It then names another login server, as nvcr.io does, which
+    """A repository whose first token expires after three requests. It then names another login server, as nvcr.io does, which
     refuses clients without credentials. `user`: the Authorization that the login server requires."""
     state = {"given": 0, "uses": 0, "refusals": 0}
 
@@ -121,7 +121,8 @@ def expiring(name, image, user=None):
     def guard(handler, *_):
         state["uses"] += 1
         given = handler.headers.get("Authorization")
-        if given == f"Bearer {name}{state['given']}" and state["uses"] <= 3:
+        first, later = f"Bearer {name}1", [f"Bearer {name}{number}" for number in range(2, state["given"] + 1)]
+        if given in later or (given == first and state["uses"] <= 3):
             return False
         challenge = f'Bearer realm="http://{elsewhere.name}/{name}",service="registry",error="invalid_token"' if given else \
             f'Bearer realm="http://{registry.name}/proxy_{name}",scope="repository:{name}:pull"'
