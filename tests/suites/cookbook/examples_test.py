@@ -74,8 +74,10 @@ def scenery(cluster, files):
                   *(Image(name, [[("workspace/ring", ring)]], {"WorkingDir": "/workspace"}, below=mpi_test.mpi_layout(), tag=tag)
                     for name, tag in (("lab/mpi", "4.1"), ("library/mpi", "latest")))):
         cluster.push(image)
-    os.makedirs(os.path.join(here, "data"))
-    for name, text in {"job.sh": b"#!/bin/sh\ntrue\n", "slurm-12.out": b"srun: error: task 0: Out Of Memory\n", **python}.items():
+    for name in ("data", "edf"):
+        os.makedirs(os.path.join(here, name))
+    for name, text in {"job.sh": b"#!/bin/sh\ntrue\n", "slurm-12.out": b"srun: error: task 0: Out Of Memory\n", "data.json": b"{}\n",
+                       "edf/pytorch.toml": f'image = "{ALL}"\n'.encode(), **python}.items():
         with open(os.path.join(here, name), "wb") as file:
             file.write(text)
     for top, _, names in os.walk(here):
@@ -93,7 +95,7 @@ def scenery(cluster, files):
 
 
 def typed(cluster, there, line):
-    return cluster.run("sh", "-c", f"cd {there} && {line}", timeout=SECONDS)
+    return cluster.run("sh", "-c", f"cd {there} && export EDF_PATH={there}/edf && {line}", timeout=SECONDS)
 
 
 @test

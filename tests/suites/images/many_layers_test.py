@@ -173,5 +173,5 @@ def kernel_memory_of_job_layers_is_limited(cluster):
         said, loops, servers = cluster.run("cat", output).out, cluster.loops("node01"), cluster.processes("node01", "fuse")
         cluster.run("scancel", str(job)).good()
         equal(said, "".join(f"image {number}" for number in range(6)) + "11ready\n", "what the images say")
-        equal(len(servers), 15, "processes that serve the layers of the last one")
+        equal(len(servers), 1, "processes that serve the layers of the last one")
         expect(0 < len(loops) <= most, f"{len(loops)} layers are held: {loops}")

@@ -180,7 +180,7 @@ def skypilot_cluster_is_made_entered_and_removed(cluster):
     for node in cluster.nodes:
         done = cluster.run("srun", "-w", node, "--container-name=sky-alice:exec", "true")
         expect(done.rc != 0, f"the container is still on {node}", done)
-        expect("pyxis_sky-alice" not in cluster.run("srun", "-w", node, "enroot", "list").good().split(), "it is listed")
+        await_true(lambda node=node: "pyxis_sky-alice" not in cluster.run("srun", "-w", node, "enroot", "list").good().split(), 20, "it is listed")
 
 
 # --- Nextflow (ApptainerBuilder.groovy, SingularityCache.groovy, command-run.txt) ------------------------------------
