@@ -189,7 +189,7 @@ NEXTFLOW_PULL = "cd /home/alice/nf && apptainer pull  --name base-1.img.pulling.
 
 NEXTFLOW = """#!/bin/bash
 #SBATCH -J nf-upper
-#SBATCH -o /home/alice/nf/work/.command.log
+#SBATCH -o /home/alice/nf/tasks/.command.log
 #SBATCH --no-requeue
 #SBATCH --signal B:USR2@30
 #SBATCH -c 1
@@ -206,12 +206,12 @@ ${NXF_TASK_WORKDIR:+APPTAINERENV_NXF_TASK_WORKDIR="$NXF_TASK_WORKDIR"} apptainer
 -B /home/alice/nf/data -B "$NXF_TASK_WORKDIR" /home/alice/nf/base-1.img \
 /bin/bash -c "cd $NXF_TASK_WORKDIR; eval $(nxf_container_env); /bin/bash -ue $NXF_TASK_WORKDIR/.command.sh"
 }
-cd /home/alice/nf/work
+cd /home/alice/nf/tasks
 export NXF_TASK_WORKDIR="$PWD"
 set +e
 (set -o pipefail; (nxf_launch | tee .command.out) 3>&1 1>&2 2>&3 | tee .command.err) &
 wait $! || nxf_main_ret=$?
-printf -- ${nxf_main_ret:-0} > /home/alice/nf/work/.exitcode
+printf -- ${nxf_main_ret:-0} > /home/alice/nf/tasks/.exitcode
 """
 
 
@@ -219,7 +219,7 @@ printf -- ${nxf_main_ret:-0} > /home/alice/nf/work/.exitcode
 def nextflow_task_runs_in_an_image_that_it_pulled(cluster):
     here, _ = directory(cluster, "nf")
     directory(cluster, "nf/data", sample="a sample\n")
-    work, _ = directory(cluster, "nf/work", **{".command.sh": "tr a-z A-Z <../data/sample >result\ncat /workspace/replaced\ntest ! -e ~/nf/base-1.img\n"})
+    work, _ = directory(cluster, "nf/tasks", **{".command.sh": "tr a-z A-Z <../data/sample >result\ncat /workspace/replaced\ntest ! -e ~/nf/base-1.img\n"})
     cluster.run("srun", "bash", "-c", NEXTFLOW_PULL, timeout=60).good("")
     os.rename(os.path.join(here, "base-1.img.pulling.1795842000000"), os.path.join(here, "base-1.img"))
     job = int(cluster.run("sbatch", "--parsable", stdin=NEXTFLOW).good())
