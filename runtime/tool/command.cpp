@@ -6,6 +6,9 @@
 #include <map>
 #include <vector>
 
+#include "base/format.hpp"
+#include "base/text.hpp"
+
 namespace spc::tool {
 
 namespace {
@@ -44,6 +47,22 @@ std::vector<OptionRow> all_options() {
 }
 
 }  // namespace
+
+Result<void> read_variables(const Arguments& arguments, std::map<std::string, std::string>& into) {
+  for (const std::string& text : arguments.values("env")) {
+    const std::string name = text.substr(0, text.find('='));
+    if (name.empty())
+      return Error(ErrorKind::invalid, formatted("--env: {}: invalid format", in_quotes(text)))
+          .hint("NAME or NAME=VALUE");
+    const char* outside = std::getenv(name.c_str());
+    if (name.size() < text.size()) {
+      into[name] = text.substr(name.size() + 1);
+    } else if (outside != nullptr) {
+      into[name] = outside;
+    }
+  }
+  return {};
+}
 
 UserPaths own_paths() {
   std::map<std::string, std::string> variables;

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <map>
 #include <span>
 #include <string>
 #include <string_view>
@@ -88,6 +89,9 @@ inline constexpr char kComplete[] = "complete";
 int run_submit_check(std::span<char*> words);
 /// Runs the internal command `read-environment`.
 int run_read_environment(std::span<char*> words);
+
+/// Adds the variables of --env=NAME[=VALUE] to `into`: NAME alone has this process's value, if any.
+Result<void> read_variables(const Arguments& arguments, std::map<std::string, std::string>& into);
 
 // --- paths ---
 

@@ -39,6 +39,13 @@ def test_sandbox_is_created_used_listed_and_stopped():
     user("sandbox", "exec", "first", "true").fails(125, 'no sandbox "first"')
 
 
+def test_sandbox_without_network_has_only_the_loopback():
+    create("--name=alone", "--no-network")
+    seen = sh("alone", "grep -c : /proc/net/dev; grep -q 127.0.0.1 /proc/net/fib_trie && echo up")
+    user("sandbox", "stop", "alone").succeeds()
+    assert seen["stdout"] == "1\nup\n", seen
+
+
 def test_sandbox_sees_nothing_of_the_host():
     machine.write(f"{machine.home}/secret", "mine\n")
     host = subprocess.Popen(machine.as_user(["sleep", "1000"]))

@@ -264,18 +264,7 @@ Result<int> run_exec(const Arguments& arguments) {
   const auto container = SPC_TRY(std::move(found));
   const std::string process = "/proc/" + std::to_string(container.pid) + "/";
   auto environment = SPC_TRY(environment_of(container.pid));
-  for (const std::string& text : arguments.values("env")) {
-    const std::string name = text.substr(0, text.find('='));
-    if (name.empty())
-      return Error(ErrorKind::invalid, formatted("--env: {}: invalid format", in_quotes(text)))
-          .hint("NAME or NAME=VALUE");
-    const char* outside = std::getenv(name.c_str());
-    if (name.size() < text.size()) {
-      environment[name] = text.substr(name.size() + 1);
-    } else if (outside != nullptr) {
-      environment[name] = outside;
-    }
-  }
+  SPC_TRY(read_variables(arguments, environment));
   SPC_TRY(join(process));
   return supervise([&] { return execute({arguments.rest}, environment, container.image); },
                    [](pid_t) {});

@@ -8,14 +8,17 @@
 // runs: nothing has to be removed after a kill.
 
 #include <fcntl.h>
+#include <net/if.h>
 #include <poll.h>
 #include <sched.h>
 #include <signal.h>
 #include <sys/file.h>
+#include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/random.h>
 #include <sys/resource.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -415,6 +418,14 @@ SitePolicy site_without_hooks() {
   return site;
 }
 
+/// Brings up 127.0.0.1 in a new network namespace.
+Result<void> start_loopback() {
+  const UniqueFd socket(::socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+  ifreq request{.ifr_ifrn = {"lo"}, .ifr_ifru = {}};
+  request.ifr_flags = IFF_UP;
+  return check(::ioctl(socket.get(), SIOCSIFFLAGS, &request), "bring up the loopback interface");
+}
+
 /// In process 1 of the sandbox: makes the container and becomes idle.
 Error become_sandbox(const NewSandbox& made, const HeldImage& image, const UniqueFd& helper,
                      int begin, int step) {
@@ -424,6 +435,7 @@ Error become_sandbox(const NewSandbox& made, const HeldImage& image, const Uniqu
   }
   UniqueFd changes;
   const auto entered = [&]() -> Result<void> {
+    if (!made.has_network) SPC_TRY(start_loopback());
     const auto mounted = SPC_TRY(mount_again(image.place, image.layers, made.changes, made.size));
     if (!mounted.writable)
       return Error(ErrorKind::unavailable, "an unprivileged writable container needs Linux 6.12");
@@ -545,22 +557,6 @@ Json record_of(const NewSandbox& made, const HeldImage& image, const Process& in
   record["changes"] = made.changes;
   record["job"] = job_of_caller();
   return record;
-}
-
-Result<void> read_variables(const Arguments& arguments, std::map<std::string, std::string>& into) {
-  for (const std::string& text : arguments.values("env")) {
-    const std::string name = text.substr(0, text.find('='));
-    if (name.empty())
-      return Error(ErrorKind::invalid, formatted("--env: {}: invalid format", in_quotes(text)))
-          .hint("NAME or NAME=VALUE");
-    const char* outside = std::getenv(name.c_str());
-    if (name.size() < text.size()) {
-      into[name] = text.substr(name.size() + 1);
-    } else if (outside != nullptr) {
-      into[name] = outside;
-    }
-  }
-  return {};
 }
 
 void print_created(const Arguments& arguments, const Json& record) {
