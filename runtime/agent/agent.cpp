@@ -258,6 +258,7 @@ Result<void> Agent::start(const TaskMessage& message) {
 Result<void> Agent::use(const Digest& manifest, ImageFiles image) {
   image_ = manifest;
   order_.image = std::move(image);
+  if (!order_.image.layers.empty()) order_.served.clear(), servers_.clear();
   if (order_.is(TaskMessage::start_pull)) return tell_all(TaskMessageKind::pulled, {});
   if (named_) order_.kept = SPC_TRY(named_->keep(order_.image));
   const bool by_fuse =
@@ -350,7 +351,6 @@ Result<void> Agent::on_builder(int socket) {
       !order_.image.layers.empty()) {
     tools_->policy.most_layers = 0;
     reap(builder_);
-    servers_.clear();
     return use(image_, std::move(order_.image));
   }
   if (report.kind != TaskMessageKind::ready) return report.failure.unread();
@@ -617,7 +617,8 @@ Result<void> Agent::start_for_import(int socket, const ImportMessage& message) {
   }
   if (child > 0) helpers_.push_back(child);
   const int passed[] = {theirs.get()};
-  return answer(socket, ImportMessageKind::object_socket, {}, {}, passed, WhenFull::fail);
+  SPC_TRY(answer(socket, ImportMessageKind::object_socket, {}, {}, passed, WhenFull::fail));
+  return to_serve_.size() == message.total ? serve(std::exchange(to_serve_, {})) : Result<void>();
 }
 
 /// Only import interprets names. It may write the name that the leader has asked for, grants to

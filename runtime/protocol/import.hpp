@@ -37,8 +37,9 @@ enum class ImportMessageKind : std::uint32_t {
   meter = 8,
   /// a sealed memory file with the image's configuration; only if the request is only_digest
   config = 12,
-  /// requests a `fuse` for a layer of the shared store that is used in place, bottom layer first;
-  /// the reply is an object_socket, on which `import` sends a FuseLoan (protocol/fuse.hpp)
+  /// total: layers of an image in the shared store that is used in place. Sent for each of them,
+  /// bottom layer first. The reply is an object_socket, on which `import` sends a FuseLoan
+  /// (protocol/fuse.hpp). The last one starts a `fuse` for all.
   serve = 22,
 
   // import -> publisher, over the object's socket. Closing it abandons the object.

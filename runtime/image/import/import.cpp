@@ -559,6 +559,8 @@ class InPlace {
   /// The shared store, if images are used in place.
   [[nodiscard]] const SharedStore* store() const { return is_used() ? store_.get() : nullptr; }
 
+  void prepare(std::size_t layers) { source_->prepare(layers); }
+
   /// Returns whether the layers of an image with a record are in the node's store, or are served
   /// now.
   Result<bool> has_or_serves(const Digest& image) {
@@ -646,7 +648,8 @@ Result<Digest> import_by(const Import& import, const ImageReference& name, ByDig
       Admission::prepare(import.config, import.store, by.is_resolved ? name : reference, name));
   RequestedImage wanted = wanted_image(import.request, name, by);
   InPlace in_place(import, repository.place());
-  wanted.in_place = in_place.is_used();
+  if (in_place.is_used())
+    wanted.in_place = [&](std::size_t layers) { in_place.prepare(layers); };
   StoredImage stored(import.store, wanted, import.config);
   StepNodes nodes;
   look_for_peers(nodes, import);
@@ -867,17 +870,14 @@ Result<Digest> import_as_asked(AgentLink& agent, const Result<ImageStore>& store
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (argc == 2 && std::string_view(argv[1]) == "policy") {
+  const std::string_view word = argc > 1 ? argv[1] : "";
+  if (word == "policy" || word == "trust") {
     give_up_what_is_not_needed();
     if (!enter_import_sandbox({})) return 1;
-    return answer_policy(kImportSocket);
+    return word == "policy" ? answer_policy(kImportSocket)
+                            : answer_trust(std::span(argv + 2, argv + argc), kImportSocket);
   }
-  if (argc > 1 && std::string_view(argv[1]) == "trust") {
-    give_up_what_is_not_needed();
-    if (!enter_import_sandbox({})) return 1;
-    return answer_trust(std::span(argv + 2, argv + argc), kImportSocket);
-  }
-  if (argc > 1 && std::string_view(argv[1]) == kResolve) {
+  if (word == kResolve) {
     give_up_what_is_not_needed();
     return answer_resolve(std::span(argv + 2, argv + argc));
   }

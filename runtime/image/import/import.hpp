@@ -58,7 +58,9 @@ struct RequestedImage {
   std::optional<std::int64_t> since;  ///< submission time of the job
   bool may_name = true;               ///< a public name may be written for it
   bool has_it = false;    ///< the user has a container of this image, so access is granted
-  bool in_place = false;  ///< its layers may be in the shared store only
+  /// Its layers may be in the shared store only: called with their number before the registry is
+  /// asked. Empty: images are not used in place.
+  std::function<void(std::size_t layers)> in_place;
 };
 
 /// The store's data on an image, and whether this user has access to it.

@@ -115,6 +115,7 @@ Result<std::optional<Digest>> StoredImage::usable(PullPolicy pull, Repository& r
         .hint("pull it first, or drop --container-pull=never");
   }
   if (!known) return none;
+  if (known->record.in_place) wanted_.in_place(known->record.layers.size());
   if (const auto image = SPC_TRY(without_asking(pull, *known))) {
     SPC_TRY(admit(known->record.manifest, known->named.indexes));
     if (known->is_public && is_unnamed())

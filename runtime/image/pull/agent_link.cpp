@@ -117,12 +117,23 @@ Result<std::shared_ptr<StoreObject>> AgentLink::new_object(std::string_view orde
   return std::make_shared<StoreObject>(std::move(socket.front()));
 }
 
-Result<UniqueFd> AgentLink::new_server() {
-  ImportMessage answer;
-  auto socket = SPC_TRY(ask(message_of(ImportMessageKind::serve), answer));
-  if (answer.kind != ImportMessageKind::object_socket || socket.size() != 1)
-    return Error(ErrorKind::internal, "unexpected reply from the agent");
-  return std::move(socket.front());
+Result<std::vector<UniqueFd>> AgentLink::new_server(std::size_t layers) {
+  constexpr std::size_t kTogether = 32;  // requests whose answers fit into the socket
+  ImportMessage request = message_of(ImportMessageKind::serve), answer;
+  request.total = layers;
+  std::vector<UniqueFd> sockets;
+  while (sockets.size() < layers) {
+    const std::size_t some = std::min(kTogether, layers - sockets.size());
+    for (std::size_t i = 0; i < some; ++i) SPC_TRY(send_struct(socket_, request));
+    for (std::size_t i = 0; i < some; ++i) {
+      auto socket = SPC_TRY(receive_struct(socket_, answer, 1));
+      if (answer.kind == ImportMessageKind::refused) return answer.error.error();
+      if (answer.kind != ImportMessageKind::object_socket || socket.size() != 1)
+        return Error(ErrorKind::internal, "unexpected reply from the agent");
+      sockets.push_back(std::move(socket.front()));
+    }
+  }
+  return sockets;
 }
 
 Result<bool> AgentLink::evict(const Digest& layer) {

@@ -71,8 +71,8 @@ class AgentLink final : public Log, public StoreKeeper {
   /// none.
   Result<bool> release_held() { return evict(Digest{}); }
 
-  /// Requests a server for a layer in place. Returns the socket that takes its FuseLoan.
-  Result<UniqueFd> new_server();
+  /// Starts a server for `layers` layers in place. Returns the sockets that take their FuseLoans.
+  Result<std::vector<UniqueFd>> new_server(std::size_t layers);
 
   Result<void> publish_record(const Digest& manifest, std::string_view bytes) override;
   Result<void> remove_record(const Digest& manifest) override;

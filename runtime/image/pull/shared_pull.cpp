@@ -355,17 +355,24 @@ Result<std::optional<InPlaceSource::Found>> InPlaceSource::Place::find(
   return std::optional(std::move(found));
 }
 
+void InPlaceSource::prepare(std::size_t layers) {
+  if (auto sockets = agent_.new_server(layers)) prepared_ = *std::move(sockets);
+}
+
 Result<std::optional<ImageInPlace>> InPlaceSource::serve(const Digest& manifest) {
   auto answer = unless_dead([place = place_, manifest] { return place.find(manifest); });
   if (!answer) return Error(ErrorKind::unavailable, "it does not answer");
   auto found = SPC_TRY(*std::move(answer));
   if (!found) return std::optional<ImageInPlace>();
+  if (prepared_.empty()) prepare(found->layers.size());
+  const auto sockets = std::exchange(prepared_, {});
+  if (sockets.size() != found->layers.size())
+    return Error(ErrorKind::unavailable, "its layers cannot be served");
   for (std::size_t i = 0; i < found->layers.size(); ++i) {
-    const auto server = SPC_TRY(agent_.new_server());
     const auto& layer = found->image.layers[i];
     const int passed[] = {found->layers[i].file.get(), found->layers[i].hashes.get()};
     SPC_TRY(send_struct(
-        server.get(),
+        sockets[i].get(),
         FuseLoan{.verified_bytes = layer.bytes, .layer = layer.name, .hashes = layer.hashes},
         passed));
   }

@@ -191,6 +191,9 @@ class InPlaceSource {
                                     const SharedConfig& config, std::string place,
                                     const LayerLimits& form, AgentLink& agent);
 
+  /// Starts the server of an image with so many layers, which serve() will then use, if it starts
+  /// while this process asks the registry. A failure is repeated by serve().
+  void prepare(std::size_t layers);
   /// Has the layers served, if the shared store has a note on the image that the site's key has
   /// signed. Empty if it has none.
   Result<std::optional<ImageInPlace>> serve(const Digest& manifest);
@@ -218,7 +221,8 @@ class InPlaceSource {
 
   Place place_;
   AgentLink& agent_;
-  std::string signing_key_;  // a path
+  std::string signing_key_;         // a path
+  std::vector<UniqueFd> prepared_;  // sockets of the layers' server
 };
 
 }  // namespace spc
