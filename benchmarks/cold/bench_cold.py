@@ -11,13 +11,14 @@ import agent_side
 import node
 import quiet
 import shaped
-from machine import Skipped, call, say
+from machine import BenchmarkError, Skipped, call, say
 from report import Report
 
 MEGABYTES = 5000
 QUICK_MEGABYTES = 300
 LINKS = (1, 10, 25)    # Gb/s
 LIMITED = (1, 0.1)     # a link, and the limit of each of its connections
+IN_PLACE = 10          # Gb/s
 LIKE_OURS = 4          # import converts one layer per core at the same time, at most this many
 
 
@@ -26,8 +27,7 @@ def measure(work, build, quick):
 
 
 class ColdBenchmark:
-    """Pulls the image over each link. In place, from a shared store on two nodes: a place in
-    measure() for it, with the same image and rows `cold.in-place.*`."""
+    """Pulls the image over each link, and uses it in place on a second node."""
 
     def __init__(self, work, build, quick):
         megabytes = int(os.environ.get("SPC_BENCH_COLD_MB", QUICK_MEGABYTES if quick else MEGABYTES))
@@ -35,6 +35,7 @@ class ColdBenchmark:
         # the image, and the store with its contents uncompressed
         if shutil.disk_usage(work).free < megabytes * 1e6 * 5:
             raise Skipped(f"{work} needs {megabytes * 5 / 1000:.0f} GB free (hint: --megabytes 1000, or --work)")
+        self.work = work
         self.floor = build / "benchmarks/bench-floor"
         self.megabytes = megabytes
         self.repeats = 2 if quick else 3
@@ -55,6 +56,8 @@ class ColdBenchmark:
         rate, each = LIMITED
         with shaped.Link(self.image, rate, each):
             self.sample_limited(f"{rate} Gb/s, {each} Gb/s for each connection")
+        with shaped.Link(self.image, IN_PLACE):
+            self.sample_in_place(f"{IN_PLACE} Gb/s")
         self.report.note("a peer in the same run: curl, SHA-256 and ISA-L's inflate, one connection a layer, output discarded (floor)")
         return self.report
 
@@ -77,6 +80,22 @@ class ColdBenchmark:
         self.add("floor.cold.limited", "s", f"curl, one connection after the other, over {link}", time.monotonic() - began)
         cost = self.pull()
         self.add("cold.limited", "s", "until the image can be mounted, over that link", cost.wall, of=("one connection", "floor.cold.limited"))
+
+    def sample_in_place(self, link):
+        """One node converts the image into a shared store on this disk. Then a node with an empty
+        store uses it in place."""
+        shared = node.make(self.work / "shared")
+        os.chown(shared, node.SERVICE_ID, node.SERVICE_ID)
+        os.chmod(shared, 0o700)
+        node.allow_registry(shaped.ADDRESS, more=f'[shared]\ndirectory = "{shared}"\nuse = "in-place"\n')
+        self.add("cold.place.converts", "s", f"the node that fills the shared store, over {link}", self.pull().wall, of=("pull", f"cold.{IN_PLACE}g"))
+        for _ in range(self.repeats):
+            cost = self.pull()
+            self.add("cold.place", "s", "the other nodes, layers in place in the shared store", cost.wall, of=("pull", f"cold.{IN_PLACE}g"))
+            self.add("cold.place.cpu", "CPU s", "import and its children", cost.cpu)
+        if node.layer_files():
+            raise BenchmarkError("the node keeps layers of an image in place")
+        shutil.rmtree(shared)
 
     def pull(self):
         node.empty_store()

@@ -15,6 +15,7 @@ from machine import BenchmarkError
 
 OBJECT, PUBLISH, DONE, FAILED = 3, 4, 5, 6
 RECORD, NAME, GRANT, WRITTEN = 9, 10, 11, 13
+SERVE = 22
 OBJECT_SOCKET, PUBLISHED, OBEYED, WRITER, ENDED = 16, 17, 19, 20, 21
 # kind, digest, done and total, text; of the error: kind, errno, text, hint
 MESSAGE = struct.Struct("<I32s4xQQ600sH2xi1000s400s")
@@ -93,8 +94,8 @@ def start_as_service(command, *descriptors):
 
 def serve(channel):
     """Answers until the import is done. Returns the reason of its failure, or None. Each object has
-    a publisher, as in the agent."""
-    publishers = []
+    a publisher, as in the agent. No server is started: a layer in place waits in its socket."""
+    publishers, layers = [], []
     try:
         while True:
             data = channel.recv(MESSAGE.size)
@@ -107,6 +108,11 @@ def serve(channel):
                 theirs.close()
                 publishers.append(threading.Thread(target=make_object, args=(ours, text.rstrip(b"\0").decode())))
                 publishers[-1].start()
+            elif kind == SERVE:
+                ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+                send(channel, OBJECT_SOCKET, passed=[theirs.fileno()])
+                theirs.close()
+                layers.append(ours)
             elif kind == DONE:
                 return None
             elif kind == FAILED:
