@@ -49,6 +49,16 @@ loops_of() {
 
 is_as_before() { diff "$scratch/before" <(traces); }
 
+# Records the traces when the epilogs have ended and the kernel has removed what the last job had.
+record_traces() {
+    within 10 no_step && within 10 nodes_are_idle
+    for _ in {1..20}; do
+        traces >"$scratch/before"
+        sleep 0.5
+        is_as_before >/dev/null && return
+    done
+}
+
 # --- checks --------------------------------------------------------------------------------------------------------
 
 help_lists_the_options() {
@@ -247,8 +257,7 @@ run_checks_of_settings() {
     check site_setting_is_in_force site_setting_is_in_force "$1"
     check help_lists_the_options help_lists_the_options
     check step_runs_as_the_user_on_two_nodes step_runs_as_the_user_on_two_nodes
-    within 10 no_step || true
-    traces >"$scratch/before"
+    record_traces || true
     check tasks_share_one_namespace tasks_share_one_namespace
     check batch_script_runs batch_script_runs
     check named_container_persists_between_steps named_container_persists_between_steps
@@ -266,8 +275,7 @@ run_checks() {
     start_silent_registry
     check help_lists_the_options help_lists_the_options
     check step_runs_as_the_user_on_two_nodes step_runs_as_the_user_on_two_nodes
-    within 10 no_step || true # of what ends after its step nothing may be in the picture of before
-    traces >"$scratch/before"
+    record_traces || true
     check tasks_share_one_namespace tasks_share_one_namespace
     check batch_script_runs batch_script_runs
     check user_error_is_one_line user_error_is_one_line
