@@ -46,7 +46,8 @@ std::string runscript_of(const std::string& settings) {
   const auto command = setting_values(settings, "cmd");
   std::string enter;
   for (const auto& directory : setting_values(settings, "workdir"))
-    enter = formatted("cd {} || exit 1\n", for_shell(directory));
+    // Apptainer runs it in the caller's directory.
+    enter = formatted("[ \"$PWD\" != / ] || cd {} || exit 1\n", for_shell(directory));
   const bool runs_something = !entrypoint.empty() || !command.empty();
   return formatted(
       "#!/bin/sh\n{0}if [ $# -gt 0 ]; then\n    exec{1} \"$@\"\nelse\n    exec{2}\nfi\n", enter,
