@@ -174,7 +174,7 @@ def skypilot_cluster_is_made_entered_and_removed(cluster):
         done = cluster.run("srun", "--unbuffered", "--quiet", "--overlap", f"--jobid={job}", f"--nodelist={node}", "--nodes=1", "--ntasks=1",
                            "--container-remap-root", "--container-name=sky-alice:exec", "bash", "-c", "id -u; tail -n1 ~/.bashrc; cat /workspace/replaced")
         done.good('0\nalias sudo=""\nupper')
-    cluster.run("scancel", "--signal=TERM", "--name=sky-alice").good()
+    # SkyPilot signals the steps first: their end starts the trap, and this signal can end its `enroot remove`.
     cluster.run("scancel", "--full", "--signal=TERM", "--name=sky-alice").good()
     cluster.await_job(job)
     for node in cluster.nodes:
@@ -266,3 +266,100 @@ def reframe_check_runs_in_its_stage_directory(cluster):
     done = cluster.batch(REFRAME)
     equal(done.good().splitlines()[-4:], ["/rfm_workdir", "/data", "upper", "hello from base in /rfm_workdir: world"], "output", done)
     equal(content(here, "report"), "done\n", "report")
+
+
+# --- verl (3f38806), examples/slurm/ray_on_slurm.slurm ----------------------------------------------------------------
+
+VERL = """#!/bin/bash
+#SBATCH --job-name=verl-ray-on-slurm
+#SBATCH --nodes=2
+#SBATCH --ntasks-per-node=1
+verl_workdir=/home/alice/verl
+apptainer_image_path=/home/alice/verl/verl-ngc.sif
+nodes_array=($(scontrol show hostnames "$SLURM_JOB_NODELIST"))
+head_node=${nodes_array[0]}
+worker_num=$((SLURM_JOB_NUM_NODES - 1))
+srun --nodes=1 --ntasks=1 -w "$head_node" \\
+    apptainer run --nv --bind $verl_workdir $apptainer_image_path \\
+        ./ray start --head --node-ip-address="$head_node" --port=6379 --block &
+for ((i = 1; i <= worker_num; i++)); do
+    node_i=${nodes_array[$i]}
+    srun --nodes=1 --ntasks=1 -w "$node_i" \\
+        apptainer run --nv --bind $verl_workdir $apptainer_image_path \\
+            ./ray start --address "$head_node:6379" --block &
+done
+PYTHONUNBUFFERED=1 srun --overlap --nodes=1 --ntasks=1 -w "$head_node" \\
+    apptainer run --nv --bind $verl_workdir $apptainer_image_path \\
+    ./trainer trainer.logger=['console'] trainer.nnodes="${SLURM_NNODES}" 2>&1 | tee verl_demo_slurm.log
+"""
+RAY = """#!/bin/sh
+test -e /workspace/replaced && echo "$(hostname) $*" >ray.$(hostname)
+exec sleep 100
+"""
+TRAINER = """#!/bin/sh
+for i in $(seq 100); do [ $(ls ray.* | wc -l) = 2 ] && break; sleep 0.1; done
+echo "$PYTHONUNBUFFERED $* $(cat /workspace/replaced)"; cat ray.*
+"""
+
+
+@test
+def verl_job_runs_ray_on_two_nodes_and_its_trainer(cluster):
+    here, path = directory(cluster, "verl", ray=RAY, trainer=TRAINER)
+    # An entrypoint that executes its arguments, as that of NVIDIA's images.
+    make = f"scontainer pull -q {BASE} && scontainer export --change 'ENTRYPOINT [\"/usr/bin/env\"]' {BASE} verl-ngc.sif"
+    cluster.run("srun", f"--chdir={path}", "sh", "-c", make, timeout=60).good()
+    done = cluster.batch(VERL, f"--chdir={path}")
+    head, worker = cluster.nodes[:2]
+    equal(content(here, "verl_demo_slurm.log").splitlines()[-3:],
+          ["1 trainer.logger=[console] trainer.nnodes=2 upper", f"{head} start --head --node-ip-address={head} --port=6379 --block",
+           f"{worker} start --address {head}:6379 --block"], "output of the trainer", done)
+
+
+# --- srt-slurm (777e6ec), src/srtctl/core/slurm.py, start_srun_process() ----------------------------------------------
+
+SRT_SLURM = f"""#!/bin/bash
+#SBATCH --nodes=2
+srun --overlap --nodes 1 --ntasks 1 --nodelist node02 --output /home/alice/srt/worker_%N.out --container-image {BASE} \
+--no-container-entrypoint --no-container-mount-home --container-mounts /home/alice/srt:/logs,/home/shared:/model \
+bash -c 'export NATS_SERVER=nats://node01:4222 && ls -d /model && echo up >/logs/node02.up && echo "$NATS_SERVER" && sleep 100' &
+srun --overlap --nodes 1 --ntasks 1 --nodelist node01 --container-image {BASE} \
+--no-container-entrypoint --no-container-mount-home --container-mounts /home/alice/srt:/logs,/home/shared:/model \
+bash -c 'until [ -e /logs/node02.up ]; do sleep 0.1; done; test ! -e /home/alice/srt && cat /workspace/replaced'
+"""
+
+
+@test
+def srt_slurm_worker_and_benchmark_overlap_in_a_job(cluster):
+    here, _ = directory(cluster, "srt")
+    done = cluster.batch(SRT_SLURM)
+    equal(done.good().splitlines()[0], "upper", "output of the benchmark", done)
+    equal(content(here, "worker_node02.out").splitlines()[:2], ["/model", "nats://node01:4222"], "output of the worker", done)
+
+
+# --- Megatron-LM (157006d), examples/academic_paper_scripts/sc21 ------------------------------------------------------
+
+MEGATRON = """#!/bin/bash
+
+#SBATCH -t 0:30:00 --exclusive --mem=0 --overcommit --ntasks-per-node=2
+
+THIS_DIR=`pwd`
+mkdir -p ${THIS_DIR}/logs
+
+CMD="./pretrain_gpt.py ${MEGATRON_PARAMS}"
+
+srun -l \\
+     --container-image "registry:5000#suites/base:1" \\
+     --container-mounts "${THIS_DIR}:${THIS_DIR},${MEGATRON_CODE_DIR}:${MEGATRON_CODE_DIR},${DOCKER_MOUNT_DIR}:${DOCKER_MOUNT_DIR}" \\
+     --output=${THIS_DIR}/logs/%x_%j.log sh -c "cd ${MEGATRON_CODE_DIR} && ${CMD}"
+"""
+
+
+@test
+def megatron_job_exports_only_its_own_variables(cluster):
+    here, path = directory(cluster, "megatron", **{"pretrain_gpt.py": "#!/bin/sh\necho $* $SLURM_NTASKS $(cat /workspace/replaced)\n"})
+    env = [f"MEGATRON_CODE_DIR={path}", "MEGATRON_PARAMS=--num-layers 24", "DOCKER_MOUNT_DIR=/home/shared"]
+    done = cluster.batch(MEGATRON, "--job-name=gpt", "--nodes=2", "--export=MEGATRON_CODE_DIR,MEGATRON_PARAMS,DOCKER_MOUNT_DIR", f"--chdir={path}",
+                         env=env)
+    done.good("")
+    (log,) = os.listdir(os.path.join(here, "logs"))
+    equal(sorted(content(here, "logs", log).splitlines()), [f"{task}: --num-layers 24 4 upper" for task in range(4)], "output of the tasks", done)
