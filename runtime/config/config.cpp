@@ -36,6 +36,7 @@
 #include "base/format.hpp"
 #include "base/text.hpp"
 #include "base/unique_fd.hpp"
+#include "protocol/policy.hpp"
 #include "reference/reference.hpp"
 
 namespace spc {
@@ -314,17 +315,16 @@ namespace {
 constexpr char kWhatItIs[] = "configuration";
 constexpr std::size_t kMostOfAFile = 1 << 20;
 
-struct ConfigFile {
-  std::string path, text;
-};
+/// A file: PATH, a line feed, text.
+using ConfigFile = std::string;
 
 Result<void> add_file(std::vector<ConfigFile>& files, const std::string& path, uid_t owner) {
   const auto file = open_trusted_file(path, kWhatItIs, owner);
   if (!file && file.error().kind() == ErrorKind::not_found) return {};
   if (!file) return file.error();
-  auto text =
+  const auto text =
       SPC_TRY_DURING(kWhatItIs + (" " + in_quotes(path)), read_file(file->get(), kMostOfAFile));
-  files.push_back({path, std::move(text)});
+  files.push_back(path + '\n' + text);
   return {};
 }
 
@@ -365,18 +365,78 @@ Result<Config> parse_config(const std::string& text, const std::string& name) {
   return config;
 }
 
-Result<Config> read_config(const std::string& path, uid_t owner) {
-  Config config;
-  for (const ConfigFile& file : SPC_TRY(config_files(path, owner)))
-    SPC_TRY(add_config(config, file.text, file.path));
-  return config;
+// --- last valid files ---
+
+namespace {
+
+constexpr char kKept[] = "kept_file";  // record of the policy: a ConfigFile
+
+Result<void> add_file(Config& config, std::string_view file, std::string& records) {
+  add_record(records, kKept, file);
+  const std::string name(next_part(file, '\n'));
+  return add_config(config, std::string(file), name);
+}
+
+/// Adds the files, and their records. Returns the first error, and sets all other keys.
+Result<void> add_files(Config& config, const std::vector<ConfigFile>& files, std::string& records) {
+  Result<void> first;
+  for (const ConfigFile& file : files) {
+    auto added = add_file(config, file, records);
+    if (first) first = std::move(added);
+  }
+  return first;
+}
+
+/// Adds the files that the policy record of this boot keeps. Returns false if there is no record,
+/// or keep_last_valid is false in it.
+bool add_kept_files(Config& config, std::string& records) {
+  const auto file = open_trusted_file(SPC_RUN_DIR "/policy", kWhatItIs, 0);
+  if (!file) return false;
+  const auto bytes = read_file(file->get(), sizeof(PolicyRecord) + PolicyRecord::kMostText);
+  constexpr std::string_view kMagic(PolicyRecord::kMagic, sizeof PolicyRecord::kMagic);
+  if (!bytes || bytes->size() < sizeof(PolicyRecord) || !bytes->starts_with(kMagic)) return false;
+  bool are_kept = false;
+  for (Records kept(std::string_view(*bytes).substr(sizeof(PolicyRecord))); kept.next();) {
+    if (kept.key() == "keep_last_valid") are_kept = kept.value() == "true";
+    if (kept.key() == kKept && !add_file(config, kept.value(), records)) return false;
+  }
+  return are_kept;
+}
+
+/// Reads the files of `path`. If one has an error, reads the last valid ones instead. Sets
+/// config_error in both cases; returns the error, and all other keys, if there are no valid ones.
+Result<void> add_valid_files(std::optional<Config>& config, const std::string& path,
+                             const std::vector<ConfigFile>& files, std::string& records) {
+  config.emplace();
+  auto added = add_files(*config, files, records);
+  if (added) return added;
+  records.clear();
+  config.emplace();
+  const bool are_kept = path == SPC_CONFIG_FILE && add_kept_files(*config, records);
+  if (!are_kept) {
+    config.emplace();
+    (void)add_files(*config, files, records);
+  }
+  config->site.config_error = added.error().message();
+  if (are_kept) return {};
+  return added;
+}
+
+}  // namespace
+
+Result<Config> read_config(const std::string& path, uid_t owner, std::string* records) {
+  const auto files = SPC_TRY(config_files(path, owner));
+  std::optional<Config> config;
+  std::string unused;
+  SPC_TRY(add_valid_files(config, path, files, records != nullptr ? *records : unused));
+  return *std::move(config);
 }
 
 std::optional<Config> read_valid_config(const std::string& path, uid_t owner) {
+  std::optional<Config> config;
   const auto files = config_files(path, owner);
-  if (!files || files->empty()) return std::nullopt;
-  Config config;
-  for (const ConfigFile& file : *files) (void)add_config(config, file.text, file.path);
+  std::string unused;
+  if (files && !files->empty()) (void)add_valid_files(config, path, *files, unused);
   return config;
 }
 

@@ -111,7 +111,7 @@ struct SitePolicy {
   bool remap_root{}, entrypoint_log{}, slurm{}, error_report{}, task_prolog_on_host{}, prefer_cdi{},
       cuda_compat{}, frameworks{};
   bool python_user_base{}, user_hooks{}, enroot_compat{}, check_at_submit{}, failure_hints{},
-      mount_cwd{};
+      mount_cwd{}, keep_last_valid{};
   std::uint64_t discarded_files{};                    ///< bytes
   std::int64_t entrypoint_timeout{}, hook_timeout{};  ///< seconds
   std::string entrypoint, batch, container_scope, messages, seccomp, apparmor_profile,
@@ -122,6 +122,9 @@ struct SitePolicy {
       fuse_filesystems, features_off, mounts_off, hooks_off;
   std::vector<std::string> mpi_libraries, mpi_dependencies, mpi_mounts, mpi_env, fabric_libraries,
       fabric_devices, fallback_libraries;
+
+  /// The error of the current files; empty: they are in use. Not a key.
+  std::string config_error;
 
   Keys keys() {
     Keys all = container_keys();
@@ -155,6 +158,9 @@ struct SitePolicy {
         {"discarded_files", "size", "1M",
          "print a line at the end of a step that discards files of this size in all; 0: never",
          &discarded_files, key::kByteSize},
+        {"keep_last_valid", "yes or no", "true",
+         "use the last valid configuration while the current one has an error",
+         &keep_last_valid},
         {"task_prolog_on_host", "yes or no", "false",
          "run TaskProlog on the host instead of in the container", &task_prolog_on_host},
         {"mounts", "list of mounts", "", "mounts for every container, as for `--container-mounts`",
@@ -585,11 +591,16 @@ struct Config {
 /// tables are merged. Missing keys have their defaults. An unknown key, a wrong type or a value out
 /// of range is an Error with its line. Files and directories must be owned by root (or `owner`) and
 /// writable by the owner only, including parents.
-Result<Config> read_config(const std::string& path, uid_t owner = ::geteuid());
+///
+/// If the site's files (SPC_CONFIG_FILE) have an error, and the policy record of this boot keeps
+/// the last valid ones (keep_last_valid), returns these with the error in `site.config_error`.
+/// Stores the files that it returns in `records`, an empty text, for the policy record.
+Result<Config> read_config(const std::string& path, uid_t owner = ::geteuid(),
+                           std::string* records = nullptr);
 
-/// Reads the same files for srun, which leaves errors to the nodes: keys with an error keep their
-/// value. Returns an empty optional if there is no file or one is not to be trusted: the nodes have
-/// their own.
+/// Reads the same files for srun, which leaves errors to the nodes: without last valid files, keys
+/// with an error keep their value. `site.config_error` has the error. Returns an empty optional if
+/// there is no file or one is not to be trusted: the nodes have their own.
 std::optional<Config> read_valid_config(const std::string& path, uid_t owner = ::geteuid());
 
 /// Parses a configuration text; `name` names the file in messages.

@@ -51,7 +51,8 @@ Keys SitePolicy::record_keys() {
   all.insert(all.end(), {{"writable", "", "", "", &writable},
                          {"mount_home", "", "", "", &mount_home},
                          {"enroot_mounts", "", "", "", &enroot_mounts},
-                         {"enroot_mounts_of_user", "", "", "", &enroot_mounts_of_user}});
+                         {"enroot_mounts_of_user", "", "", "", &enroot_mounts_of_user},
+                         {"config_error", "", "", "", &config_error}});
   return all;
 }
 

@@ -424,14 +424,17 @@ std::vector<Finding> examine_node() {
 }
 
 Finding examine_config(const std::string& path) {
+  const auto failed = [](const Error& why) {
+    return Finding{"config.toml", Verdict::failed, why.message(), "see spank-container.conf(5)"};
+  };
   const auto config = read_config(path);
-  if (!config)
-    return {"config.toml", Verdict::failed, config.error().message(),
-            "fix it: see spank-container.conf(5)"};
+  if (!config) return failed(config.error());
   const auto mounts = site_mounts(config->site, UsersMounts::yes);
-  if (!mounts)
-    return {"config.toml", Verdict::failed, mounts.error().message(),
-            "fix it: see spank-container.conf(5)"};
+  if (!mounts) return failed(mounts.error());
+  if (!config->site.config_error.empty())
+    return {"config.toml", Verdict::warning,
+            config->site.config_error + "; jobs use the last valid configuration until a reboot",
+            "check its correction: scontainer doctor --config=FILE"};
   return {"config.toml", Verdict::ok,
           ::access(path.c_str(), F_OK) == 0 ? path : path + " is missing: defaults", ""};
 }

@@ -87,6 +87,8 @@ Result<void> Leader::complete_request() {
   if (!task_.asked.only_pull) SPC_TRY(check_kernel());  // before an image is pulled in vain
   SitePolicy& site = entry_.site;
   site = SPC_TRY(SitePolicy::of(policy.descriptors.front().get()));
+  if (!site.config_error.empty())
+    task_.log.write(LogLevel::record, "last valid configuration in use: " + site.config_error);
   SPC_TRY(add_enroot_files(site, task_.job, &task_.log));
   site.override_with(task_.asked.overrides);
   *task_.asked.style = message_style(site);

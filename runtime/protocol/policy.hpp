@@ -8,10 +8,10 @@ namespace spc {
 
 /// The numbers of config.toml and config.d: `import policy` parses the files as the service user
 /// and writes this. The agent checks it and keeps it as /run/spank-container/policy until one of
-/// the files changes. In that file texts follow, which only the user's side of a start reads:
-/// config/config.hpp.
+/// the files changes. In that file texts follow, which root does not read (config/config.hpp): the
+/// settings of the user's side of a start, and the files, for use if the next ones have an error.
 struct PolicyRecord {
-  static constexpr char kMagic[8] = {'S', 'P', 'C', 'P', 'O', 'L', '8', '\0'};
+  static constexpr char kMagic[8] = {'S', 'P', 'C', 'P', 'O', 'L', '9', '\0'};
   static constexpr std::uint32_t kMostText = 256 << 10;
 
   char magic[8] = {};

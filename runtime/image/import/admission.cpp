@@ -278,12 +278,16 @@ PolicyRecord record_of(const Config& config) {
 
 /// Fills the policy record and returns the file with the texts that it refers to.
 Result<UniqueFd> read_policy(PolicyRecord& policy) {
-  const auto config = SPC_TRY(read_config(SPC_CONFIG_FILE, 0));
+  std::string files;
+  auto config = SPC_TRY(read_config(SPC_CONFIG_FILE, 0, &files));
   if (config.default_registry.size() >= sizeof policy.default_registry) {
     return Error(ErrorKind::invalid, "config.toml: default_registry is too long");
   }
   policy = record_of(config);
-  const std::string texts = site_records(config.site);
+  // The settings have the other half.
+  config.site.keep_last_valid &= files.size() <= PolicyRecord::kMostText / 2;
+  const std::string texts =
+      site_records(config.site) + (config.site.keep_last_valid ? files : "");
   if (texts.size() > PolicyRecord::kMostText)
     return Error(ErrorKind::invalid, "config.toml: texts are too long");
   policy.text_bytes = static_cast<std::uint32_t>(texts.size());

@@ -419,6 +419,8 @@ Result<SubmitAnswer> check_at_submission(const LaunchRequest& request,
   if (!config) return SubmitAnswer();
   SPC_TRY(config->check_request(request.features, request.image));
   SubmitAnswer answer;
+  if (const std::string& error = config->site.config_error; !error.empty())
+    answer.warnings.push_back(error);
   if (config->site.check_at_submit && ::access(SPC_TOOL, X_OK) == 0) {
     auto words = words_for(request, destination);
     answer.digest = SPC_TRY(ask_tool(std::move(words), kSubmitDigest, answer.warnings));

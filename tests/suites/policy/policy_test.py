@@ -306,3 +306,60 @@ def image_digest_is_known_to_tasks_and_log(cluster):
     local_files.squashfs(cluster)
     cluster.run("srun", "-w", "node01", "--container-image=/home/shared/base.sqsh", "sh", "-c", "echo ${SCONTAINER_IMAGE_DIGEST-unset}",
                 env=["SCONTAINER_IMAGE_DIGEST=of-another"]).good("unset")
+
+
+# --- last valid configuration ---------------------------------------------------------------------
+
+RECORD = "/run/spank-container/policy"
+
+
+def without_record(cluster):
+    """Removes what keep_last_valid keeps, as a reboot does."""
+    for node in cluster.nodes:
+        cluster.root(node, "rm", "-f", RECORD).good()
+
+
+@test
+def broken_configuration_keeps_last_valid_one(cluster):
+    fresh = [with_probe("kept", [("data", os.urandom(100))]) for _ in range(2)]
+    broken = {"unknown": ('env = ["KEPT=new"]\nwritabel = true\n', 'line 2: writabel: unknown key (hint: did you mean "writable"?)'),
+              "half": ('env = ["KEPT=new"\n', "not valid TOML")}
+    with rules(cluster, 'env = ["KEPT=kept"]\nwritable = false\n') as files:
+        image = ("srun", "-w", "node01", IMAGE, "sh", "-c", "echo $KEPT; ! touch /new")
+        cluster.run(*image).good("kept")
+        for number, (text, error) in enumerate(broken.values()):
+            files.write("spank-container/config.d/50-test.toml", text)
+            done = cluster.run(*image)
+            done.good("kept")
+            equal(done.err.count(error), 1, "times that srun prints the error", done)
+            # The import process reads the registry's settings from the kept files.
+            name = cluster.name_of(fresh[number])
+            cluster.run("srun", "-w", "node01", f"--container-image={name}", "/probe", "/data").good()
+            logged = cluster.root("node01", "grep", "last valid configuration in use", "/var/log/slurm/slurmd.log").good().splitlines()
+            expect(error in logged[-1] and "50-test.toml" in logged[-1], f"slurmd's log: {logged[-1]}")
+            health = cluster.root("node01", "scontainer", "doctor", "--node")
+            expect(health.rc == 3 and "warning config.toml: " in health.out and error in health.out, "doctor", health)
+        without_record(cluster)
+        done = cluster.run(*image)
+        expect(done.rc != 0 and "not valid TOML" in done.err and "kept" not in done.out, "without a copy it starts", done)
+
+
+@test
+def broken_configuration_is_refused_without_keep_last_valid(cluster):
+    srun = ("srun", "-w", "node01", IMAGE, "true")
+    with rules(cluster, "keep_last_valid = false\n") as files:
+        cluster.run(*srun).good()
+        files.write("spank-container/config.d/50-test.toml", "writabel = true\n")
+        done = cluster.run(*srun)
+        expect(done.rc != 0 and "writabel: unknown key" in done.err, "it starts", done)
+
+
+@test
+def untrusted_configuration_is_refused_despite_a_copy(cluster):
+    srun = ("srun", "-w", "node01", IMAGE, "true")
+    with rules(cluster, "writable = true\n") as files:
+        cluster.run(*srun).good()
+        files.write("spank-container/config.d/50-test.toml", "writabel = true\n")
+        os.chmod(files.path("spank-container/config.d/50-test.toml"), 0o666)
+        done = cluster.run(*srun)
+        expect(done.rc != 0 and "is writable by others" in done.err, "it starts", done)
