@@ -37,3 +37,9 @@ class Files:
 def rules(cluster, text):
     """A file of config.d."""
     return Files(cluster, {"spank-container/config.d/50-test.toml": text})
+
+
+def without_last_valid(cluster):
+    """Removes what keep_last_valid keeps, as a reboot of the nodes does."""
+    for node in cluster.nodes:
+        cluster.root(node, "rm", "-f", "/run/spank-container/policy").good()

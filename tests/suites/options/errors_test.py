@@ -6,6 +6,7 @@ from functools import partial
 from images import with_probe
 from harness import GOLDEN, Golden, add, equal, expect, same_as_golden, test
 from outcomes import outcome
+from site_files import without_last_valid
 
 QUICK = True
 
@@ -207,6 +208,7 @@ CONFIGS = {
 
 def bad_config(title, text, cluster):
     with Config(cluster, text):
+        without_last_valid(cluster)
         refused(cluster, f"config_with_{title}", cluster.run("srun", IMAGE, "true"))
     cluster.run("srun", IMAGE, "true").good()
 

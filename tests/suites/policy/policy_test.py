@@ -10,7 +10,7 @@ from errors_test import answered
 from functools import partial
 from harness import add, equal, expect, test
 from images import INDEX, MANIFEST, digest_of, with_probe
-from site_files import Files, rules
+from site_files import Files, rules, without_last_valid
 
 IMAGE = "--container-image=registry:5000/suites/base:1"
 
@@ -83,6 +83,7 @@ def site_namespaces_are_unshared_in_every_container(cluster):
         found = cluster.run("srun", "-w", "node01", IMAGE, "--container-unshare=uts", *read).good().splitlines()
         equal([link in node for link in found], [False, False], "which namespaces are the node's, one by the option")
     with rules(cluster, 'unshare = ["mnt"]\n'):
+        without_last_valid(cluster)
         answered("a_namespace_of_the_site_that_is_none", cluster.run("srun", "-w", "node01", IMAGE, "true"))
 
 
@@ -107,6 +108,7 @@ def drop_in_applies_from_the_next_step_while_present(cluster):
         files.write("spank-container/config.d/20-b.toml", "writable = true\n")
         cluster.run(*step).good("writable")
         files.write("spank-container/config.d/20-b.toml", "writable = not\n")
+        without_last_valid(cluster)
         answered("config_with_a_syntax_error_in_a_drop_in", cluster.run(*step))
         os.rename(files.path("spank-container/config.d/20-b.toml"), files.path("spank-container/config.d/20-b.toml.off"))
         cluster.run(*step).good("read-only")
@@ -310,15 +312,6 @@ def image_digest_is_known_to_tasks_and_log(cluster):
 
 # --- last valid configuration ---------------------------------------------------------------------
 
-RECORD = "/run/spank-container/policy"
-
-
-def without_record(cluster):
-    """Removes what keep_last_valid keeps, as a reboot does."""
-    for node in cluster.nodes:
-        cluster.root(node, "rm", "-f", RECORD).good()
-
-
 @test
 def broken_configuration_keeps_last_valid_one(cluster):
     fresh = [with_probe("kept", [("data", os.urandom(100))]) for _ in range(2)]
@@ -339,7 +332,7 @@ def broken_configuration_keeps_last_valid_one(cluster):
             expect(error in logged[-1] and "50-test.toml" in logged[-1], f"slurmd's log: {logged[-1]}")
             health = cluster.root("node01", "scontainer", "doctor", "--node")
             expect(health.rc == 3 and "warning config.toml: " in health.out and error in health.out, "doctor", health)
-        without_record(cluster)
+        without_last_valid(cluster)
         done = cluster.run(*image)
         expect(done.rc != 0 and "not valid TOML" in done.err and "kept" not in done.out, "without a copy it starts", done)
 
