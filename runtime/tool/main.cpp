@@ -338,6 +338,8 @@ inline constexpr OptionRow kDoctorOptions[] = {
      "with --node: print only what is wrong, on standard error, a line each"},
     {"--json", nullptr, "print JSON"},
     {"--registry", "HOST[:PORT]", "check this registry instead of the default one"},
+    {"--config", "FILE|DIR",
+     "check a configuration before it is installed, and print which keys change for which jobs"},
     {"--report", nullptr, "print a description of this machine for an issue, without secrets"},
     {"--log", "FILE", "with --report: slurmd's log (default: /var/log/slurm/slurmd.log)"},
 };
@@ -354,16 +356,22 @@ inline constexpr char kDoctorHelp[] =
     "with the options of the failed job. It opens no device and changes nothing.\n\n"
     "--node uses no network and answers in about ten seconds even if a file system hangs. Run it "
     "as root.\n\n"
+    "--config takes a new config.toml, a file for config.d (in a directory of that name), or a "
+    "directory with both, and compares it\n"
+    "with the configuration in force. Warnings are about this host: missing paths and hooks, "
+    "stored images that would be refused.\n\n"
     "--report prints versions, the settings that are not defaults, the checks of --node, and the "
     "last failed starts. Variables\n"
     "have no values, URLs no user and no query. Run it as root, and read it before you send it.\n\n"
     "The exit status is 0 if all checks pass or FILE contains no known failure, 1 if a check "
     "failed or FILE contains a known\n"
-    "failure, 2 if FILE cannot be read, 3 with --node if there are only warnings: jobs can start "
-    "containers.\n\n"
+    "failure, 2 if FILE cannot be read, 3 with --node and --config if there are only warnings: "
+    "jobs "
+    "can start containers.\n\n"
     "examples:\n"
     "  scontainer doctor slurm-4711.out\n"
     "  scontainer doctor --report >report.txt\n"
+    "  scontainer doctor --config=new/config.d/50-gpu.toml\n"
     "  srun --label ./train.sh 2>&1 | tee job.log; scontainer doctor job.log\n"
     "  srun -l -N2 --ntasks-per-node=1 --gpus-per-task=1 scontainer doctor --job\n";
 

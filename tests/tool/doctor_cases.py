@@ -158,3 +158,52 @@ def test_doctor_report_of_a_wrong_setting_contains_no_secrets():
 def test_doctor_log_belongs_to_report():
     user("doctor", "--log=x").fails(2, "--report")
     user("doctor", "--report", "--node").fails(2, "only one of")
+
+
+def test_doctor_config_prints_changes_and_doubts():
+    stored = image("checked", [{"a": b"checked"}])
+    root("pull", stored).succeeds()
+    new = os.path.join(machine.home, "new")
+    os.makedirs(os.path.join(new, "config.d"), exist_ok=True)
+    with config('pull = "missing"\n' + machine.settings):
+        machine.write(os.path.join(new, "config.toml"), """mounts = ["/nowhere/data:/data", "/nowhere/more:/more:nofail"]
+allowed_registries = ["registry.example.org"]
+hooks_off = ["50-nccl", "50-typo"]
+signature_policy = "/nowhere/policy.json"
+[store]
+max_size = "1K"
+""")
+        done = root("doctor", f"--config={new}")
+        assert done.status == 3, done
+        for line in ('warning allowed_registries: refuses ', 'warning mounts: /nowhere/data does not exist on this host',
+                     'warning hooks_off: no hook "50-typo" on this host', "warning signature_policy: /nowhere/policy.json does not exist",
+                     "warning store.max_size: the layers of this node have ",
+                     "change  pull: missing -> newer (for: steps with an image that the node already has",
+                     "change  allowed_registries: (none) -> registry.example.org (for: ", "change  store.max_size: 0 -> 1024 (for: "):
+            assert line in done.out, (line, done)
+        assert stored in done.out and "/nowhere/more" not in re.sub("(?m)^change.*", "", done.out) and "50-nccl" not in re.sub("(?m)^change.*", "", done.out), done
+        told = root("doctor", f"--config={new}", "--json")
+        document = json.loads(told.out)
+        assert {"key": "pull", "from": ["missing"], "to": ["newer"]}.items() <= {one["key"]: one for one in document["changes"]}["pull"].items(), document
+        assert told.status == 3 and {one["verdict"] for one in document["checks"]} == {"ok", "warning"}, document
+        # A file of a config.d is added to the installed configuration.
+        drop_in = os.path.join(new, "config.d", "50-new.toml")
+        machine.write(drop_in, 'writable = false\n')
+        done = user("doctor", "--config", drop_in).succeeds("change  writable: true -> false (for: jobs without --container-writable or ")
+        assert done.out.count("change ") == 1, done
+        machine.write(drop_in, 'pull = "missing"\n')
+        user("doctor", "--config", drop_in).succeeds("no key changes its value")
+        # Each file's error has its line and a cure.
+        machine.write(drop_in, "\nwritabel = false\n")
+        done = root("doctor", f"--config={new}")
+        assert done.status == 1 and f'failed  configuration: "{drop_in}", line 2: writabel: unknown key (fix: did you mean "writable"?)' in done.out, done
+        user("doctor", "--config=/nowhere").fails(2, "/nowhere")
+        user("doctor", "--config=/nowhere", "--node").fails(2, "only one of")
+
+
+def test_doctor_config_refuses_wrong_values():
+    for text in ("[store]\nlow_watermark = 90\nhigh_watermark = 80\n", 'mounts = ["/tmp:/tmp:no-such-flag"]\n', 'no_proxy = ["a,b"]\n'):
+        path = os.path.join(machine.home, "wrong.toml")
+        machine.write(path, text)
+        done = user("doctor", f"--config={path}")
+        assert done.status == 1 and "failed  " in done.out, (text, done)

@@ -286,8 +286,7 @@ Result<UniqueFd> read_policy(PolicyRecord& policy) {
   policy = record_of(config);
   // The settings have the other half.
   config.site.keep_last_valid &= files.size() <= PolicyRecord::kMostText / 2;
-  const std::string texts =
-      site_records(config.site) + (config.site.keep_last_valid ? files : "");
+  const std::string texts = site_records(config.site) + (config.site.keep_last_valid ? files : "");
   if (texts.size() > PolicyRecord::kMostText)
     return Error(ErrorKind::invalid, "config.toml: texts are too long");
   policy.text_bytes = static_cast<std::uint32_t>(texts.size());

@@ -1,4 +1,5 @@
 #include <fcntl.h>
+#include <fnmatch.h>
 #include <sys/stat.h>
 #include <sys/utsname.h>
 #include <unistd.h>
@@ -8,6 +9,8 @@
 #include <cerrno>
 #include <cstdio>
 #include <deque>
+#include <map>
+#include <set>
 
 #include "base/file.hpp"
 #include "base/format.hpp"
@@ -20,7 +23,11 @@
 #include "doctor/diagnose.hpp"
 #include "doctor/node.hpp"
 #include "doctor/preflight.hpp"
+#include "hook_engine/hook_directory.hpp"
+#include "hooks/hook.hpp"
+#include "launch/site/site_request.hpp"
 #include "tool/command.hpp"
+#include "tool/images/stored_images.hpp"
 #include "tool/surroundings/places.hpp"
 #include "tool/surroundings/terminal.hpp"
 
@@ -194,16 +201,20 @@ void report_wrong(const std::vector<Finding>& findings) {
   }
 }
 
-void report(const std::vector<Finding>& findings, bool as_json) {
+Json in_json(const std::vector<Finding>& findings) {
   Json list = Json::array();
   for (const Finding& finding : findings) {
     list.push_back({{"check", finding.what},
                     {"verdict", name_of(finding.verdict)},
                     {"detail", finding.detail},
                     {"cure", finding.cure}});
-    if (!as_json) print_finding(finding);
   }
-  if (as_json) std::puts(list.str(2).c_str());
+  return list;
+}
+
+void report(const std::vector<Finding>& findings, bool as_json) {
+  if (as_json) return void(std::puts(in_json(findings).str(2).c_str()));
+  for (const Finding& finding : findings) print_finding(finding);
 }
 
 int examine_for_slurm(bool quiet, bool as_json) {
@@ -349,16 +360,327 @@ void print_report(const std::string& log) {
   report_failures(log);
 }
 
+// --- configuration to install ---
+
+/// Configuration files by path, as a directory with config.toml and config.d has them.
+using ConfigTexts = std::vector<std::pair<std::string, std::string>>;
+
+constexpr char kConfigDirectory[] = "/config.d/";
+
+/// Returns the directory of the installed configuration.
+std::string site_directory() {
+  const std::string_view file = SPC_CONFIG_FILE;
+  return std::string(file.substr(0, file.rfind('/')));
+}
+
+Result<std::string> text_of_config(const std::string& path) {
+  const UniqueFd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (!file) return Error::from_errno(errno, "open " + in_quotes(path));
+  return SPC_TRY_DURING("read " + in_quotes(path), read_file(file.get(), 1 << 20));
+}
+
+std::vector<std::string> names_of_drop_ins(const std::string& directory) {
+  std::vector<std::string> names;
+  for (DirectoryReader entries((directory + kConfigDirectory).c_str()); entries.next();)
+    if (entries.name().ends_with(".toml") && !entries.name().starts_with('.'))
+      names.emplace_back(entries.name());
+  std::ranges::sort(names);
+  return names;
+}
+
+/// Returns the files that are in force once `path` is installed: a directory with config.toml and
+/// config.d, a file of a config.d, or else config.toml.
+Result<ConfigTexts> texts_after_installing(const std::string& path) {
+  struct stat status {};
+  if (::stat(path.c_str(), &status) != 0)
+    return Error::from_errno(errno, "open " + in_quotes(path));
+  const bool is_whole = S_ISDIR(status.st_mode);
+  const std::string directory = is_whole ? path : site_directory();
+  const auto slash = path.rfind('/');
+  const bool is_drop_in = !is_whole && slash != std::string::npos &&
+                          ("/" + path.substr(0, slash + 1)).ends_with(kConfigDirectory);
+  std::map<std::string, std::string> drop_ins;  // name to path
+  for (const std::string& name : names_of_drop_ins(directory))
+    drop_ins[name] = directory + kConfigDirectory + name;
+  if (is_drop_in) drop_ins[path.substr(slash + 1)] = path;
+  const std::string main = is_whole || is_drop_in ? directory + "/config.toml" : path;
+  ConfigTexts texts;
+  if (::access(main.c_str(), F_OK) == 0) texts.emplace_back(main, SPC_TRY(text_of_config(main)));
+  for (const auto& [name, file] : drop_ins) texts.emplace_back(file, SPC_TRY(text_of_config(file)));
+  return texts;
+}
+
+struct Change {
+  std::string key;
+  std::vector<std::string> from, to;
+  const char* matters_for;
+};
+
+/// Values of all keys by their full names. Missing tables have no entry.
+using Values = std::map<std::string, std::vector<std::string>>;
+
+Values values_of(Config& config) {
+  Values values;
+  const auto add = [&](const std::string& table, const Keys& keys) {
+    for (const Key& key : keys) values[table + key.name] = key.texts();
+  };
+  for (const KeyTable& table : config.tables())
+    add(table.name.empty() ? "" : table.name + ".", table.keys);
+  for (auto& [name, one] : config.registries)
+    add(formatted("registries.\"{}\".", name), one.keys());
+  for (auto& [name, one] : config.partitions)
+    add(formatted("partitions.\"{}\".", name), one.keys());
+  for (auto& [name, one] : config.features) add(formatted("features.\"{}\".", name), one.keys());
+  return values;
+}
+
+/// Returns the jobs for which a key matters. The first line that fits counts.
+const char* matters_for(std::string_view key) {
+  constexpr std::pair<const char*, const char*> kLines[] = {
+      {"store.*", "pulls and containers on each node, from the next one on; running ones stay"},
+      {"shared.*", "steps whose image is not yet in their node's store"},
+      {"peers.*", "steps on several nodes whose image is not yet there"},
+      {"nodes.*", "jobs that check_at_submit examines, at submission"},
+      {"partitions.*", "jobs in this partition that check_at_submit examines, at submission"},
+      {"features.*", "jobs with this constraint that check_at_submit examines, at submission"},
+      {"registries.*", "steps and submissions with images of this registry"},
+      {"default_registry", "jobs whose image name has no registry"},
+      {"allowed_*", "jobs with images that the new list does not have: they are refused"},
+      {"*_off", "jobs that use what is listed"},
+      {"features_off", "jobs that use what is listed"},
+      {"*_ttl", "steps with an image that the node already has"},
+      {"pull", "steps with an image that the node already has and no --container-pull"},
+      {"layer_*", "layers pulled from now on; those in the store stay"},
+      {"import_*", "steps that pull an image"},
+      {"max_parallel_layers", "steps that pull an image"},
+      {"max_image_bytes", "steps that pull an image"},
+      {"stall_timeout", "steps that pull an image"},
+      {"*_proxy", "steps that pull an image, and srun's query of its tag"},
+      {"importer", "steps with an image of a registry"},
+      {"signature_policy", "every start of an image, also of those in the store"},
+      {"writable", "jobs without --container-writable or --container-readonly"},
+      {"mount_home", "jobs without --container-mount-home or --no-container-mount-home"},
+      {"remap_root", "jobs without --container-remap-root or --no-container-remap-root"},
+      {"mount_cwd", "jobs without --container-mount-cwd or --no-container-mount-cwd"},
+      {"slurm", "jobs without --container-slurm"},
+      {"batch", "sbatch with an image and without --container-batch"},
+      {"entrypoint*", "containers of images that have an entrypoint"},
+      {"container_scope", "named containers made from now on"},
+      {"upper_size", "jobs that write in a container, without --container-tmpfs-size"},
+      {"max_tmpfs_size", "jobs with --container-tmpfs-size above it: they are refused"},
+      {"gpu*", "steps with GPUs"},
+      {"driver_root", "steps with GPUs"},
+      {"prefer_cdi", "steps with GPUs"},
+      {"cuda_compat", "steps with GPUs"},
+      {"mpi*", "steps with the node's MPI"},
+      {"fabric*", "steps on several nodes, and MPI over the fabric"},
+      {"frameworks", "jobs of PyTorch, TensorFlow and JAX"},
+      {"check_at_submit", "srun, sbatch and salloc on hosts with this file"},
+      {"environments", "jobs with --environment"},
+      {"error_report", "steps on several nodes that fail"},
+      {"failure_hints", "steps that fail"},
+  };
+  for (const auto& [pattern, jobs] : kLines)
+    if (::fnmatch(pattern, std::string(key).c_str(), 0) == 0) return jobs;
+  return "every container that starts from now on";
+}
+
+/// Gives both configurations the same named tables: a table without keys means the defaults.
+template <typename Settings>
+void match_tables(std::map<std::string, Settings, std::less<>>& one,
+                  std::map<std::string, Settings, std::less<>>& other) {
+  for (const auto& [name, settings] : one) other.try_emplace(name);
+  for (const auto& [name, settings] : other) one.try_emplace(name);
+}
+
+std::vector<Change> changes_between(Config before, Config after) {
+  match_tables(before.registries, after.registries);
+  match_tables(before.partitions, after.partitions);
+  match_tables(before.features, after.features);
+  std::vector<Change> changes;
+  Values from = values_of(before);
+  for (auto& [key, texts] : values_of(after))
+    if (from[key] != texts) changes.push_back({key, from[key], texts, matters_for(key)});
+  return changes;
+}
+
+Finding warn_of(const std::string& key, const std::string& detail, const std::string& cure) {
+  return {key, Finding::Verdict::warning, detail, cure};
+}
+
+/// Warns of files, directories and programs that this host does not have.
+void find_missing_paths(std::vector<Finding>& findings, Config& config) {
+  const auto examine = [&](const std::string& table, const Keys& keys) {
+    for (const Key& key : keys) {
+      const std::string_view type = key.type;
+      if (type.find("file") == type.npos && type.find("director") == type.npos && type != "program")
+        continue;
+      for (const std::string& path : key.texts())
+        if (path.starts_with('/') && ::access(path.c_str(), F_OK) != 0)
+          findings.push_back(warn_of(table + key.name, path + " does not exist on this host",
+                                     "create it on the hosts that use it"));
+    }
+  };
+  for (const KeyTable& table : config.tables())
+    examine(table.name.empty() ? "" : table.name + ".", table.keys);
+  for (auto& [name, registry] : config.registries)
+    examine(formatted("registries.\"{}\".", name), registry.keys());
+  const auto mounts = site_mounts(config.site, UsersMounts::no);
+  if (!mounts)
+    findings.push_back({"mounts", Finding::Verdict::failed, mounts.error().message(),
+                        "see MOUNTS in spank-container(7)"});
+  for (const MountSpec& mount : mounts ? *mounts : std::vector<MountSpec>()) {
+    const bool needs_source = mount.kind == MountSpec::Kind::bind && !mount.optional;
+    if (needs_source && mount.source.starts_with('/') && ::access(mount.source.c_str(), F_OK) != 0)
+      findings.push_back(warn_of(
+          "mounts", mount.source + " does not exist on this host: containers there do not start",
+          "create it, or add the flag nofail"));
+  }
+}
+
+/// Warns of names in hooks_off that no built-in hook and no file has.
+void find_unknown_hooks(std::vector<Finding>& findings, const Config& config) {
+  std::set<std::string> known;
+  for (const Hook* hook : builtin_hooks()) known.insert(hook->name);
+  const auto files = read_hook_directory(site_directory() + "/hooks.d", 0);
+  for (const HookFile& file : files ? *files : std::vector<HookFile>()) known.insert(file.stem);
+  for (const std::string& name : config.site.hooks_off)
+    if (!known.contains(name))
+      findings.push_back(warn_of("hooks_off", "no hook " + in_quotes(name) + " on this host",
+                                 "scontainer run --explain lists the hooks of a container"));
+}
+
+/// Returns whether a rule of allowed_images may admit the repository for some user.
+bool may_be_allowed(const Config& config, const ImageReference& image) {
+  const auto& rules = config.site.allowed_images;
+  const auto fits = [&](const std::string& text) {
+    const auto rule = ImageRule::parse(text);
+    return rule && rule->fits(image.registry + "/" + image.repository);
+  };
+  return rules.empty() || std::ranges::any_of(rules, fits);
+}
+
+/// Warns of images in the node's store that start by `before` and not by `after`.
+void find_refused_images(std::vector<Finding>& findings, const Config& before,
+                         const Config& after) {
+  const auto store = open_store(SPC_STORE_DIR);
+  if (!store) return;
+  const auto images = list_images(store->get());
+  std::set<std::string> by_registry, by_rule;
+  for (const ListedImage& image : images ? *images : std::vector<ListedImage>()) {
+    for (const StoredName& stored : image.all_names()) {
+      const auto name = ImageReference::parse(stored.name, before.default_registry);
+      if (!name || !before.check_registry(name->registry) || !may_be_allowed(before, *name))
+        continue;
+      if (!after.check_registry(name->registry))
+        by_registry.insert(name->canonical());
+      else if (!may_be_allowed(after, *name))
+        by_rule.insert(name->canonical());
+    }
+  }
+  const auto tell = [&](const char* key, const std::set<std::string>& refused) {
+    if (!refused.empty())
+      findings.push_back(warn_of(key,
+                                 formatted("refuses {} of the images in this node's store: {}",
+                                           refused.size(), joined(refused, ", ")),
+                                 "allow them, or tell their users"));
+  };
+  tell("allowed_registries", by_registry);
+  tell("allowed_images", by_rule);
+}
+
+/// Warns if the next pull evicts images because of a new limit.
+void find_small_store(std::vector<Finding>& findings, const Config& config) {
+  const auto state = state_of_store(SPC_STORE_DIR);
+  const std::uint64_t limit = config.store.max_size;
+  if (state && limit != 0 && state->layer_bytes > limit)
+    findings.push_back(warn_of("store.max_size",
+                               formatted("the layers of this node have {} bytes, {} allowed: "
+                                         "the next pull evicts unused images",
+                                         state->layer_bytes, limit),
+                               "raise it, or expect pulls"));
+}
+
+/// Returns the configuration of the files. Appends the first error of each file.
+Config parse_texts(const ConfigTexts& texts, std::vector<Finding>& findings) {
+  Config config;
+  for (const auto& [path, text] : texts) {
+    const auto added = add_config(config, text, path);
+    if (added) {
+      findings.push_back({"configuration", Finding::Verdict::ok, path + " is valid", ""});
+      continue;
+    }
+    const Error& error = added.error();
+    findings.push_back({"configuration", Finding::Verdict::failed,
+                        error.what().substr(error.what().find('"')),
+                        error.advice().empty() ? "see spank-container.conf(5)" : error.advice()});
+  }
+  return config;
+}
+
+void print_change(const Change& change) {
+  const auto shown = [](const std::vector<std::string>& texts) {
+    return texts.empty() ? "(none)" : printable(joined(texts, ", "));
+  };
+  std::puts(formatted("change  {}: {} -> {} (for: {})", change.key, shown(change.from),
+                      shown(change.to), change.matters_for)
+                .c_str());
+}
+
+void report_new_config(const std::vector<Finding>& findings, const std::vector<Change>& changes,
+                       bool as_json) {
+  if (!as_json) {
+    report(findings, false);
+    for (const Change& change : changes) print_change(change);
+    if (changes.empty() && worst_of(findings) != Finding::Verdict::failed)
+      std::puts("no key changes its value");
+    return;
+  }
+  Json keys = Json::array();
+  const auto texts = [](const std::vector<std::string>& all) {
+    return Json::array(Json::Array(all.begin(), all.end()));
+  };
+  for (const Change& one : changes)
+    keys.push_back({{"key", one.key},
+                    {"from", texts(one.from)},
+                    {"to", texts(one.to)},
+                    {"matters_for", one.matters_for}});
+  std::puts(Json{{"checks", in_json(findings)}, {"changes", keys}}.str(2).c_str());
+}
+
+/// Checks the file before it is installed. Returns the exit status, as for --node.
+Result<int> examine_new_config(const std::string& path, bool as_json) {
+  const ConfigTexts texts = SPC_TRY(texts_after_installing(path));
+  std::vector<Finding> findings;
+  Config after = parse_texts(texts, findings);
+  if (worst_of(findings) == Finding::Verdict::failed) {
+    report_new_config(findings, {}, as_json);
+    return 1;
+  }
+  const auto in_force = read_config(SPC_CONFIG_FILE, 0);
+  const Config before = in_force ? *in_force : Config();
+  if (!in_force)
+    findings.push_back(warn_of(SPC_CONFIG_FILE, in_force.error().message(),
+                               "changes are those from the defaults"));
+  find_missing_paths(findings, after);
+  find_unknown_hooks(findings, after);
+  find_refused_images(findings, before, after);
+  find_small_store(findings, after);
+  report_new_config(findings, changes_between(before, after), as_json);
+  constexpr int kStatus[] = {0, 3, 1};  // ok, warning, failed
+  return kStatus[static_cast<std::size_t>(worst_of(findings))];
+}
+
 }  // namespace
 
 Result<int> run_doctor(const Arguments& arguments) {
   const int asked =
       static_cast<int>(!arguments.words.empty()) + static_cast<int>(arguments.has("job")) +
       static_cast<int>(arguments.has("registry")) + static_cast<int>(arguments.has("node")) +
-      static_cast<int>(arguments.has("report"));
+      static_cast<int>(arguments.has("report")) + static_cast<int>(arguments.has("config"));
   if (asked > 1) {
     return Error(ErrorKind::invalid,
-                 "doctor takes only one of FILE, --job, --node, --registry and --report")
+                 "doctor takes only one of FILE, --config, --job, --node, --registry and --report")
         .hint("scontainer doctor --help");
   }
   const bool as_json = arguments.has("json");
@@ -374,6 +696,7 @@ Result<int> run_doctor(const Arguments& arguments) {
     print_report(arguments.has("log") ? arguments.value("log") : kSlurmdLog);
     return 0;
   }
+  if (arguments.has("config")) return examine_new_config(arguments.value("config"), as_json);
   if (arguments.has("node")) return examine_for_slurm(arguments.has("quiet"), as_json);
   if (!arguments.words.empty()) {
     const bool recognised = SPC_TRY(explain_log(arguments.words[0], as_json));
