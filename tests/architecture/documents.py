@@ -1,5 +1,6 @@
 """Documents tell the truth about names: paths that exist, options and settings as the source has them."""
 
+import json
 import os
 import re
 import shutil
@@ -179,26 +180,52 @@ def rows_of(table):
 
 
 def settings_of(*tables):
-    """key -> default text, from the rows of these tables."""
-    return {name: text_of(default) for table in tables for name, _, default, _ in rows_of(table)}
+    """key -> type and default text, from the rows of these tables."""
+    return {name: (text_of(kind), text_of(default)) for table in tables for name, kind, default, _ in rows_of(table)}
 
 
 def documented_settings(section):
-    """key -> default text of one section of the manual page."""
+    """key -> type, default and example of one section of the manual page."""
     part = plain(SETTINGS_PAGE).split(f"\n.SH {section}\n")[1].split("\n.SH ")[0]
-    tags = re.findall(r"^\.TP\n(\w+) \(default: (.*)\)$", part, re.M)
-    return {name: "" if default == "none" else default for name, default in tags}
+    entries = [entry for entry in re.split(r"^\.TP\n", part, flags=re.M) if re.match(r"\w+ \(", entry)]
+    found = {}
+    for entry in entries:
+        name, kind, default = re.match(r"(\w+) \((.*); default: (.*)\)\n", entry).groups()
+        found[name] = kind, "" if default == "none" else default, re.findall(rf"^Example: ({name} = .*)$", entry, re.M)
+    return found
+
+
+# Types, section and the line above its keys in config.toml.
+SETTING_SECTIONS = ((("Config", "SitePolicy"), "KEYS", ""), (("StoreConfig",), "STORE", "[store]"), (("SharedConfig",), "SHARED STORE", "[shared]"),
+                    (("PeersConfig",), "NODES OF A STEP", "[peers]"), (("NodesConfig",), "NODES BEFORE THE QUEUE", "[nodes]"),
+                    (("RegistryConfig",), "REGISTRIES", '[registries."registry.example.org"]'))
 
 
 def setting_problems():
-    sections = ((("Config", "SitePolicy"), "KEYS"), (("StoreConfig",), "STORE"), (("SharedConfig",), "SHARED STORE"),
-                (("PeersConfig",), "NODES OF A STEP"), (("RegistryConfig",), "REGISTRIES"))
-    for tables, section in sections:
+    for tables, section, _ in SETTING_SECTIONS:
         source, page = settings_of(*tables), documented_settings(section)
         yield from difference(page, source, "settings in the manual page")
         for key in sorted(set(page) & set(source)):
-            if page[key] != source[key]:
-                yield f"{key} is {source[key]} by default; the manual page says {page[key]}"
+            if page[key][:2] != source[key]:
+                yield f"{key} is {source[key]} in the rows: type and default; the manual page says {page[key][:2]}"
+
+
+def setting_example_problems(stage):
+    """Each key has one example in the manual page, which the reader accepts and which is not the default."""
+    tool = stage / "usr/bin/scontainer"
+    for _, section, table in SETTING_SECTIONS:
+        for key, (_, _, examples) in documented_settings(section).items():
+            if len(examples) != 1:
+                yield f"{key}: {len(examples)} examples in the manual page"
+                continue
+            with tempfile.NamedTemporaryFile("w", suffix=".toml") as file:
+                file.write(f"{table}\n{examples[0]}\n")
+                file.flush()
+                done = subprocess.run([tool, "doctor", f"--config={file.name}", "--json"], env=environment_of(tool), stdout=subprocess.PIPE, text=True)
+            told = json.loads(done.stdout)
+            wrong = [check["detail"] for check in told["checks"] if check["verdict"] == "failed"]
+            if wrong or not any(change["key"].endswith(key) for change in told["changes"]):
+                yield f"{key}: the example {examples[0]!r}: {wrong or 'is the default'}"
 
 
 def key_kinds():
@@ -235,9 +262,12 @@ def hook_key_problems():
 # --- the command for people ---
 
 
+def environment_of(tool):
+    return {**os.environ, "LD_LIBRARY_PATH": str(next(tool.parent.parent.glob("lib*/**/libspank_container.so.1")).parent)}
+
+
 def help_of(tool, *words):
-    environment = {**os.environ, "LD_LIBRARY_PATH": str(next(tool.parent.parent.glob("lib*/**/libspank_container.so.1")).parent)}
-    return subprocess.run([tool, *words, "--help"], env=environment, stdout=subprocess.PIPE, text=True, check=True).stdout
+    return subprocess.run([tool, *words, "--help"], env=environment_of(tool), stdout=subprocess.PIPE, text=True, check=True).stdout
 
 
 def options_in_help(text):
@@ -391,5 +421,6 @@ def check(report, stage):
     report.check("examples in the manual pages use options and commands that exist", example_problems())
     report.check("the manual page of scontainer has the metrics of the rows", metric_problems())
     report.check("the manual page of hooks names every key that is read", hook_key_problems())
-    report.check("the manual page has the settings of the rows, with defaults", setting_problems())
+    report.check("the manual page has the settings of the rows, with types and defaults", setting_problems())
+    report.check("each setting of the manual page has an example that the reader accepts", setting_example_problems(stage))
     report.check("hooks read no setting that does not exist, and each as what it is", read_key_problems())
