@@ -196,8 +196,11 @@ class TomlReader {
     const std::string& text = node.as_string()->get();
     const std::string wrong = in_quotes(text) + " is not allowed: ";
     if (text.find('\0') != std::string::npos) return refused(wrong + "it contains a NUL");
-    if (key.allowed.check != nullptr)
-      return key.allowed.check(text) ? std::optional(text) : refused(wrong + key.allowed.rule);
+    if (key.allowed.check != nullptr) {
+      if (!key.allowed.check(text)) return refused(wrong + key.allowed.rule);
+      const auto parsed = key.allowed.parse != nullptr ? key.allowed.parse(text) : Result<void>();
+      return parsed ? std::optional(text) : refused(parsed.error().what(), parsed.error().advice());
+    }
     const auto words = key.allowed.words != nullptr ? key.allowed.words() : words_in(key.type);
     if (std::ranges::find(words, text) != words.end()) return text;
     return refused(wrong + "expected " + listed(words), did_you_mean(nearest(text, words)));

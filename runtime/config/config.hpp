@@ -30,6 +30,7 @@ struct Allowed {
   std::vector<std::string_view> (*words)() = nullptr;  ///< null: those that the type lists
   std::int64_t most = 24 * 3600;                       ///< limits of a number
   std::int64_t least = 0;
+  Result<void> (*parse)(const std::string&) = nullptr;  ///< for texts that pass the check
 };
 
 /// Numbers from `least` on.
@@ -159,8 +160,7 @@ struct SitePolicy {
          "print a line at the end of a step that discards files of this size in all; 0: never",
          &discarded_files, key::kByteSize},
         {"keep_last_valid", "yes or no", "true",
-         "use the last valid configuration while the current one has an error",
-         &keep_last_valid},
+         "use the last valid configuration while the current one has an error", &keep_last_valid},
         {"task_prolog_on_host", "yes or no", "false",
          "run TaskProlog on the host instead of in the container", &task_prolog_on_host},
         {"mounts", "list of mounts", "", "mounts for every container, as for `--container-mounts`",

@@ -14,7 +14,8 @@
 
 namespace spc {
 
-std::vector<std::string_view> feature_names();  // request/options.hpp
+std::vector<std::string_view> feature_names();           // request/options.hpp
+Result<void> check_mount_text(const std::string& text);  // request/mount_spec.hpp
 
 // --- key ---
 
@@ -109,8 +110,8 @@ bool is_label_or_none(const std::string& text) {
 
 bool is_image_rule(const std::string& text) { return is_line(text) && ImageRule::parse(text); }
 
-/// Checks the form only: request/mount_spec checks the flags when mounts are made. One mount per
-/// text, and no relative source, which would be relative to each job's own directory.
+/// Checks the form only: check_mount_text() checks the flags. One mount per text, and no relative
+/// source, which would be relative to each job's own directory.
 bool is_mount(const std::string& text) {
   return is_line(text) &&
          (text.starts_with('/') || text.starts_with("tmpfs:/") || text.starts_with("umount:/"));
@@ -224,7 +225,9 @@ const Allowed kDirectory{is_absolute_or_none, "expected the absolute path of a d
 const Allowed kProgram{is_absolute_or_none, "expected the absolute path of a program"};
 const Allowed kPaths{is_absolute, "expected an absolute path"};
 const Allowed kLibraries{is_absolute, "expected the absolute path of a library"};
-const Allowed kMount{is_mount, "expected SRC[:DST[:FLAGS]] with an absolute path of the node"};
+const Allowed kMount{.check = is_mount,
+                     .rule = "expected SRC[:DST[:FLAGS]] with an absolute path of the node",
+                     .parse = check_mount_text};
 const Allowed kAssignment{is_assignment, "expected NAME=VALUE"};
 const Allowed kVariable{is_variable, "expected NAME, or a pattern with * and ?"};
 const Allowed kSeccomp{is_seccomp, "expected off, default, or the absolute path of a profile"};

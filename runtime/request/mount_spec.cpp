@@ -542,4 +542,9 @@ Result<std::vector<MountSpec>> parse_mounts(std::string_view text, const UserPat
   }
 }
 
+Result<void> check_mount_text(const std::string& text) {
+  SPC_TRY(parse_mounts(text));
+  return {};
+}
+
 }  // namespace spc

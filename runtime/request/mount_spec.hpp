@@ -115,5 +115,7 @@ Result<void> refuse_kernel_views(const MountSpec& mount);
 /// in "quotes", which also keep a $. Sources and targets are read by `paths`: ~ is the user's home.
 /// Errors, here and above, do not name the option.
 Result<std::vector<MountSpec>> parse_mounts(std::string_view text, const UserPaths& paths = {});
+/// Returns the error of parse_mounts().
+Result<void> check_mount_text(const std::string& text);
 
 }  // namespace spc

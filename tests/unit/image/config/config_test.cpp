@@ -287,6 +287,7 @@ TEST_CASE("config_user_keys_are_validated") {
   CHECK(config_refused("entrypoint = true", "expected text in quotes"));
   CHECK(config_refused("mounts = [\"data:/x\"]", "SRC[:DST[:FLAGS]]"));
   CHECK(config_refused("mounts = [\"/a\\n:/x\"]", "SRC[:DST[:FLAGS]]"));
+  CHECK(config_refused("mounts = [\"/a:/b:rp\"]", "line 1: mounts: \"/a:/b:rp\": unknown flag"));
   CHECK(config_refused("env = [\"A\"]", "NAME=VALUE"));
   CHECK(config_refused("env = [\"1A=b\"]", "NAME=VALUE"));
   CHECK(config_refused("env = [\"A=\\u0000\"]", "it contains a NUL"));
