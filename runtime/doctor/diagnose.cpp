@@ -273,8 +273,7 @@ const std::vector<Failure> kOwnFailures{
     {.id = "site-config",
      .says = "the site's configuration is not valid",
      .patterns = {{"configuration \"/etc/spank-container/"}},
-     .cause =
-         "config.toml of the node has an error: no container can start there until it is corrected",
+     .cause = "config.toml has an error: containers start only where the last valid one is kept",
      .cure =
          "tell the administrator the line; scontainer doctor --node on the node checks the file"},
     {.id = "save-directory",

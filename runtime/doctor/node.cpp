@@ -433,8 +433,7 @@ Finding examine_config(const std::string& path) {
   if (!mounts) return failed(mounts.error());
   if (!config->site.config_error.empty())
     return {"config.toml", Verdict::warning,
-            config->site.config_error + "; jobs use the last valid configuration until a reboot",
-            "check its correction: scontainer doctor --config=FILE"};
+            "jobs use the last valid one until a reboot: " + config->site.config_error, ""};
   return {"config.toml", Verdict::ok,
           ::access(path.c_str(), F_OK) == 0 ? path : path + " is missing: defaults", ""};
 }

@@ -8,7 +8,7 @@ import socket
 import tempfile
 
 import machine
-from machine import golden, registry, root, user
+from machine import golden, image, registry, root, user
 
 
 def test_doctor_prints_one_line_per_check():
@@ -31,6 +31,7 @@ def test_doctor_prints_one_line_per_check():
         os.chmod("/dev/fuse", 0o666)
     machine.write("/etc/spank-container/config.toml", machine.settings + "nonsense = 1\n")
     try:
+        machine.forget_last_valid()
         assert "failed  config.toml: " in user("doctor", name).out
     finally:
         machine.write("/etc/spank-container/config.toml", machine.settings)

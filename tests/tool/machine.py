@@ -1,5 +1,6 @@
 """Shared by the cases: a machine with the product installed, a registry, a user named alice, and ways to run scontainer."""
 
+import contextlib
 import json
 import os
 import signal
@@ -60,6 +61,12 @@ def install(stage, layouts):
     registry.paths.append((r"/v2/", lambda handler: handler.answer(200, b"{}", "application/json")))
     for name, layout in layouts.items():
         serve_layout(name, layout)
+
+
+def forget_last_valid():
+    """Removes what keep_last_valid keeps, as a reboot does."""
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink("/run/spank-container/policy")
 
 
 def write(path, text):

@@ -101,8 +101,11 @@ def test_pyxis_in_plugstack_conf_is_reported():
 
 def test_node_unable_to_start_containers_is_reported():
     with node():
+        root("run", "-q", machine.base(), "true").succeeds()
         machine.write(CONFIG, machine.settings + "nonsense = 1\n")
         try:
+            wrong(3, "warning: config.toml: jobs use the last valid one until a reboot: configuration ")
+            machine.forget_last_valid()
             wrong(1, "config.toml: ")
             assert "spank_container_node_status 2" in root("metrics").succeeds().out
         finally:

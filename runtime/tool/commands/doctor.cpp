@@ -276,10 +276,10 @@ std::string redacted_message(std::string_view message) {
 /// contain anything, are not in the values that are printed.
 void report_config(const std::string& path) {
   auto config = read_config(path);
-  if (!config) {
-    std::puts(("not valid: " + printable(redacted_message(config.error().message()))).c_str());
-    return;
-  }
+  const std::string error = config ? config->site.config_error : config.error().message();
+  if (!error.empty()) std::puts(("not valid: " + printable(redacted_message(error))).c_str());
+  if (!config) return;
+  if (!error.empty()) std::puts("settings of the last valid configuration, which is in use:");
   const auto print = [](const std::string& table, const Keys& keys) {
     for (const Key& key : keys) {
       std::vector<std::string> texts = key.texts();
@@ -446,8 +446,9 @@ const char* matters_for(std::string_view key) {
       {"registries.*", "steps and submissions with images of this registry"},
       {"default_registry", "jobs whose image name has no registry"},
       {"allowed_*", "jobs with images that the new list does not have: they are refused"},
-      {"*_off", "jobs that use what is listed"},
-      {"features_off", "jobs that use what is listed"},
+      {"features_off", "jobs with these options: they are refused"},
+      {"mounts_off", "jobs that mount these paths: they are refused"},
+      {"hooks_off", "containers that these hooks change"},
       {"*_ttl", "steps with an image that the node already has"},
       {"pull", "steps with an image that the node already has and no --container-pull"},
       {"layer_*", "layers pulled from now on; those in the store stay"},
@@ -546,8 +547,9 @@ void find_unknown_hooks(std::vector<Finding>& findings, const Config& config) {
   for (const HookFile& file : files ? *files : std::vector<HookFile>()) known.insert(file.stem);
   for (const std::string& name : config.site.hooks_off)
     if (!known.contains(name))
-      findings.push_back(warn_of("hooks_off", "no hook " + in_quotes(name) + " on this host",
-                                 "scontainer run --explain lists the hooks of a container"));
+      findings.push_back(
+          warn_of("hooks_off", "no hook " + in_quotes(name) + " on this host",
+                  "srun --container-image=IMAGE --container-explain true names the hooks"));
 }
 
 /// Returns whether a rule of allowed_images may admit the repository for some user.
