@@ -2,7 +2,9 @@
 import json
 import os
 import re
+import shutil
 
+from cluster import HERE
 from harness import equal, expect, test
 from images import with_probe
 
@@ -59,3 +61,58 @@ def healthy_node_is_silent_and_counts_starts(cluster):
     equal([(one["event"], one["image"]) for one in told],
           [("pull", name), ("start", name), ("start", name), ("failed", "registry:5000/suites/nothing:1")], "the log as JSON")
     equal([(one["user"], one["pulled"], one["digest"] == told[0]["digest"]) for one in told[1:3]], [("alice", True, True), ("alice", False, True)], "starts in it")
+
+
+# --- the page for administrators ------------------------------------------------------------------
+
+PAGE = os.path.join(HERE, "../../..", "packaging/migration/administration.md")
+
+
+def blocks(language):
+    return re.findall(rf"^```{language}\n(.*?)^```$", open(PAGE).read(), re.M | re.S)
+
+
+@test
+def configurations_of_the_administration_page_are_valid(cluster):
+    path = os.path.join(cluster.shared, "site.toml")
+    equal(len(blocks("toml")), 3, "configurations on the page")
+    for text in blocks("toml"):
+        with open(path, "w") as file:
+            file.write(text)
+        done = cluster.root("node01", "scontainer", "doctor", "--config=/home/shared/site.toml")
+        expect(done.rc in (0, 3) and "failed" not in done.out and "\nchange  " in done.out, "the configuration", done)
+    os.unlink(path)
+
+
+@test
+def commands_of_the_administration_page_work(cluster):
+    config = os.path.join(cluster.etc, "spank-container/config.toml")
+    text = open(config).read()
+    new = os.path.join(cluster.shared, "new")
+    os.makedirs(new, exist_ok=True)
+    with open(os.path.join(new, "config.toml"), "w") as file:
+        file.write("job_tag_ttl = 61\n" + text)
+    lines = "".join(blocks("sh")).splitlines()
+    expect(len(lines) > 15, f"only {len(lines)} commands")
+    try:
+        for line in lines:
+            words = line.split()
+            # Nodes without hardware fail checks of --job.
+            allowed = (0, 1) if "--job" in words else (0,)
+            if words[0] == "srun":
+                done = cluster.run(*words)
+            else:
+                done = cluster.root("head" if words[0] in ("scontrol", "sinfo") else "node01", *words)
+            expect(done.rc in allowed, line, done)
+            if line == "scontainer doctor --config=/home/shared/new/config.toml":
+                expect("change  job_tag_ttl: 60 -> 61 (for: " in done.out, line, done)
+            if line == "sinfo -R":
+                expect("canary" in done.out and "node02" in done.out, line, done)
+        equal(open(config).read(), "job_tag_ttl = 61\n" + text, "the installed configuration")
+    finally:
+        with open(config, "w") as file:
+            file.write(text)
+        cluster.root("head", "scontrol", "delete", "reservation=canary")
+        cluster.root("head", "scontrol", "update", "nodename=node02", "state=resume")
+        shutil.rmtree(new)
+        cluster.await_idle()
