@@ -1,4 +1,5 @@
 """Files of a site's configuration, for a while; the same on every machine of the cluster."""
+import contextlib
 import os
 import shutil
 
@@ -39,7 +40,14 @@ def rules(cluster, text):
     return Files(cluster, {"spank-container/config.d/50-test.toml": text})
 
 
+@contextlib.contextmanager
 def without_last_valid(cluster):
-    """Removes what keep_last_valid keeps, as a reboot of the nodes does."""
+    """Hides what keep_last_valid keeps: nodes are as after a reboot."""
+    kept = "/run/spank-container/policy"
     for node in cluster.nodes:
-        cluster.root(node, "rm", "-f", "/run/spank-container/policy").good()
+        cluster.root(node, "mv", kept, "/run/policy.kept").good()
+    try:
+        yield
+    finally:
+        for node in cluster.nodes:
+            cluster.root(node, "mv", "/run/policy.kept", kept).good()

@@ -207,8 +207,7 @@ CONFIGS = {
 
 
 def bad_config(title, text, cluster):
-    with Config(cluster, text):
-        without_last_valid(cluster)
+    with Config(cluster, text), without_last_valid(cluster):
         refused(cluster, f"config_with_{title}", cluster.run("srun", IMAGE, "true"))
     cluster.run("srun", IMAGE, "true").good()
 

@@ -69,7 +69,7 @@ def site_mounts_are_in_every_container(cluster):
         done.good("of the site")
     with rules(cluster, 'mounts = ["/home/missing:/x"]\n'):
         answered("a_mount_of_the_site_whose_source_is_missing", cluster.run("srun", IMAGE, "true"))
-    with rules(cluster, 'mounts = ["/home/shared:/x:rp"]\n'):
+    with rules(cluster, 'mounts = ["/home/shared:/x:rp"]\n'), without_last_valid(cluster):
         answered("a_mount_of_the_site_with_an_unknown_flag", cluster.run("srun", IMAGE, "true"))
 
 
@@ -82,8 +82,7 @@ def site_namespaces_are_unshared_in_every_container(cluster):
         equal([link in node for link in found], [False, True], "which namespaces are the node's")
         found = cluster.run("srun", "-w", "node01", IMAGE, "--container-unshare=uts", *read).good().splitlines()
         equal([link in node for link in found], [False, False], "which namespaces are the node's, one by the option")
-    with rules(cluster, 'unshare = ["mnt"]\n'):
-        without_last_valid(cluster)
+    with rules(cluster, 'unshare = ["mnt"]\n'), without_last_valid(cluster):
         answered("a_namespace_of_the_site_that_is_none", cluster.run("srun", "-w", "node01", IMAGE, "true"))
 
 
@@ -108,8 +107,8 @@ def drop_in_applies_from_the_next_step_while_present(cluster):
         files.write("spank-container/config.d/20-b.toml", "writable = true\n")
         cluster.run(*step).good("writable")
         files.write("spank-container/config.d/20-b.toml", "writable = not\n")
-        without_last_valid(cluster)
-        answered("config_with_a_syntax_error_in_a_drop_in", cluster.run(*step))
+        with without_last_valid(cluster):
+            answered("config_with_a_syntax_error_in_a_drop_in", cluster.run(*step))
         os.rename(files.path("spank-container/config.d/20-b.toml"), files.path("spank-container/config.d/20-b.toml.off"))
         cluster.run(*step).good("read-only")
     cluster.run(*step).good("writable")
@@ -314,8 +313,9 @@ def image_digest_is_known_to_tasks_and_log(cluster):
 
 @test
 def broken_configuration_keeps_last_valid_one(cluster):
-    fresh = [with_probe("kept", [("data", os.urandom(100))]) for _ in range(2)]
+    fresh = [with_probe("kept", [("data", os.urandom(100))]) for _ in range(3)]
     broken = {"unknown": ('env = ["KEPT=new"]\nwritabel = true\n', 'line 2: writabel: unknown key (hint: did you mean "writable"?)'),
+              "flag": ('env = ["KEPT=new"]\nmounts = ["/home/shared:/x:rp"]\n', 'line 2: mounts: "/home/shared:/x:rp": unknown flag "rp"'),
               "half": ('env = ["KEPT=new"\n', "not valid TOML")}
     with rules(cluster, 'env = ["KEPT=kept"]\nwritable = false\n') as files:
         image = ("srun", "-w", "node01", IMAGE, "sh", "-c", "echo $KEPT; ! touch /new")
@@ -332,9 +332,9 @@ def broken_configuration_keeps_last_valid_one(cluster):
             expect(error in logged[-1] and "50-test.toml" in logged[-1], f"slurmd's log: {logged[-1]}")
             health = cluster.root("node01", "scontainer", "doctor", "--node")
             expect(health.rc == 3 and "warning config.toml: " in health.out and error in health.out, "doctor", health)
-        without_last_valid(cluster)
-        done = cluster.run(*image)
-        expect(done.rc != 0 and "not valid TOML" in done.err and "kept" not in done.out, "without a copy it starts", done)
+        with without_last_valid(cluster):
+            done = cluster.run(*image)
+            expect(done.rc != 0 and "not valid TOML" in done.err and "kept" not in done.out, "without a copy it starts", done)
 
 
 @test
