@@ -69,18 +69,22 @@ std::vector<std::string_view> words_in(std::string_view type) {
 /// Sets keys from the tables of one file. Keeps the error with the lowest line and reads on.
 class TomlReader {
  public:
-  /// `what` precedes messages.
-  explicit TomlReader(const std::string& what) : what_(what) {}
+  /// `what` precedes messages. Appends all errors to `all`, unless it is null.
+  explicit TomlReader(const std::string& what, std::vector<Error>* all = nullptr)
+      : what_(what), all_(all) {}
 
   Result<void> done() const { return error_ ? Result<void>(*error_) : Result<void>(); }
 
   void refuse(const toml::node& at, const std::string& name, const std::string& why,
               const std::string& hint = {}) {
     const auto line = at.source().begin.line;
+    if (all_ == nullptr && error_ && line_ <= line) return;
+    Error error(ErrorKind::invalid,
+                formatted("{}, line {}: {}: {}", what_, line, printable(name), why), 0, hint);
+    if (all_ != nullptr) all_->push_back(error);
     if (error_ && line_ <= line) return;
     line_ = line;
-    error_.emplace(ErrorKind::invalid,
-                   formatted("{}, line {}: {}: {}", what_, line, printable(name), why), 0, hint);
+    error_ = std::move(error);
   }
 
   /// Sets the keys of one table. `prefix` precedes their names in messages. Names in `tables` are
@@ -207,6 +211,7 @@ class TomlReader {
   }
 
   std::string what_;
+  std::vector<Error>* all_;
   std::optional<Error> error_;
   toml::source_index line_ = 0;
 };
@@ -290,10 +295,11 @@ Result<std::vector<TomlEntry>> read_entries(const std::string& text, const std::
   return entries;
 }
 
-Result<void> add_config(Config& config, const std::string& text, const std::string& name) {
+Result<void> add_config(Config& config, const std::string& text, const std::string& name,
+                        std::vector<Error>* all) {
   const std::string what = "configuration " + in_quotes(name);
   const auto root = SPC_TRY(parse_toml(text, what));
-  TomlReader reader(what);
+  TomlReader reader(what, all);
   const auto tables = config.tables();
   std::vector<std::string_view> names{"registries"};
   for (const KeyTable& table : std::span(tables).subspan(1)) names.emplace_back(table.name);

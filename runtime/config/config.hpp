@@ -606,8 +606,10 @@ std::optional<Config> read_valid_config(const std::string& path, uid_t owner = :
 /// Parses a configuration text; `name` names the file in messages.
 Result<Config> parse_config(const std::string& text, const std::string& name);
 /// Adds a configuration text; its values replace existing ones. Returns the first error of the
-/// text, and sets all other keys.
-Result<void> add_config(Config& config, const std::string& text, const std::string& name);
+/// text, and sets all other keys. Appends the errors of keys to `all`, in no order, unless it is
+/// null.
+Result<void> add_config(Config& config, const std::string& text, const std::string& name,
+                        std::vector<Error>* all = nullptr);
 
 /// Reads another file of the site that has only these keys, and `others`, which are not read.
 /// `what` precedes messages: `catalogue "FILE"`.

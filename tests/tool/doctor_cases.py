@@ -195,9 +195,13 @@ max_size = "1K"
         machine.write(drop_in, 'pull = "missing"\n')
         user("doctor", "--config", drop_in).succeeds("no key changes its value")
         # Each file's error has its line and a cure.
-        machine.write(drop_in, "\nwritabel = false\n")
+        machine.write(drop_in, "\nwritabel = false\nmount_home = 1\n")
         done = root("doctor", f"--config={new}")
         assert done.status == 1 and f'failed  configuration: "{drop_in}", line 2: writabel: unknown key (fix: did you mean "writable"?)' in done.out, done
+        assert f'failed  configuration: "{drop_in}", line 3: mount_home: expected true or false (fix: ' in done.out, done
+        machine.write(drop_in, "writable = \n")
+        done = root("doctor", f"--config={new}")
+        assert done.status == 1 and f'failed  configuration: "{drop_in}", line 1: not valid TOML' in done.out, done
         user("doctor", "--config=/nowhere").fails(2, "/nowhere")
         user("doctor", "--config=/nowhere", "--node").fails(2, "only one of")
 

@@ -603,19 +603,18 @@ void find_small_store(std::vector<Finding>& findings, const Config& config) {
                                "raise it, or expect pulls"));
 }
 
-/// Returns the configuration of the files. Appends the first error of each file.
+/// Returns the configuration of the files. Appends a finding for each error, or for a valid file.
 Config parse_texts(const ConfigTexts& texts, std::vector<Finding>& findings) {
   Config config;
   for (const auto& [path, text] : texts) {
-    const auto added = add_config(config, text, path);
-    if (added) {
-      findings.push_back({"configuration", Finding::Verdict::ok, path + " is valid", ""});
-      continue;
-    }
-    const Error& error = added.error();
-    findings.push_back({"configuration", Finding::Verdict::failed,
-                        error.what().substr(error.what().find('"')),
-                        error.advice().empty() ? "see spank-container.conf(5)" : error.advice()});
+    std::vector<Error> errors;
+    const auto added = add_config(config, text, path, &errors);
+    if (added) findings.push_back({"configuration", Finding::Verdict::ok, path + " is valid", ""});
+    if (!added && errors.empty()) errors.push_back(added.error());  // not TOML
+    for (const Error& error : errors)
+      findings.push_back({"configuration", Finding::Verdict::failed,
+                          error.what().substr(error.what().find('"')),
+                          error.advice().empty() ? "see spank-container.conf(5)" : error.advice()});
   }
   return config;
 }
