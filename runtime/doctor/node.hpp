@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/result.hpp"
+#include "base/unique_fd.hpp"
 #include "doctor/diagnose.hpp"
 
 namespace spc {
@@ -44,7 +45,7 @@ Finding examine_peers();
 
 /// One metric: used by the output and the test of the manual page.
 struct MetricRow {
-  const char* name;
+  const char* name;  ///< samples of a histogram add _bucket, _sum and _count
   const char* type;
   const char* help;
 };
@@ -76,6 +77,17 @@ inline constexpr MetricRow kMetricRows[] = {
     {"spank_container_start_seconds_total", "counter",
      "Time of all starts; label phase: import, sources, layers, overlay, pivot, root, or start: "
      "from begin to end."},
+    {"spank_container_start_duration_seconds", "histogram",
+     "Time of a start from begin to end; label image: registry (pulled for this start), store, "
+     "fuse (in the store or in place, with layers served by FUSE), archive, squashfs, sif, file or "
+     "directory."},
+    {"spank_container_phase_duration_seconds", "histogram",
+     "Time of a start by phase; label phase: import, sources, layers, overlay, pivot or root."},
+    {"spank_container_pull_duration_seconds", "histogram", "Time of a node's pull."},
+    {"spank_container_pull_size_bytes", "histogram",
+     "Bytes of the compressed layers that a pull fetched from all sources."},
+    {"spank_container_pull_bytes_total", "counter",
+     "Bytes of all pulls; label source: registry, mirror, node or shared."},
 };
 
 /// Returns one sample of a metric as a line. `labels`: without braces, may be empty.
@@ -118,8 +130,15 @@ struct LogRecord {
 /// strings from users stay quoted.
 std::optional<LogRecord> read_log_record(std::string_view line);
 
-/// Calls the function with each terminated line of at most 4 KiB in a regular file. Reads only the
-/// first GiB of a larger file.
+/// Opens slurmd's log for reading. Only a regular file is accepted.
+Result<UniqueFd> open_log(const std::string& path);
+
+/// Calls the function with each terminated line of at most 4 KiB from offset `begin` on. Reads at
+/// most a GiB. Returns the offset behind the last terminated line, which is `begin` of the next
+/// call. A file that cannot be read further ends there.
+std::uint64_t for_each_log_line(int log, std::uint64_t begin,
+                                const std::function<void(std::string_view)>& use);
+/// Does so from the begin of a file.
 Result<void> for_each_log_line(const std::string& path,
                                const std::function<void(std::string_view)>& use);
 
@@ -129,21 +148,64 @@ Result<void> for_each_log_line(const std::string& path,
 inline constexpr std::array kFailureKinds = {"invalid",  "not_found", "refused", "unavailable",
                                              "no_space", "corrupt",   "system",  "internal"};
 
-/// Totals of the records in slurmd's log.
+/// Values of the label `image`.
+inline constexpr std::array kImageKinds = {"registry", "store", "fuse", "archive",
+                                           "squashfs", "sif",   "file", "directory"};
+
+/// Values of the label `source`, in the order of the bytes in a pull record.
+inline constexpr std::array kPullSources = {"registry", "mirror", "node", "shared"};
+
+/// Returns the kind of a start's image as an index of kImageKinds. Record and name of the image
+/// decide: `docker-archive:x.tar` in the store is an archive.
+std::size_t kind_of_image(const LogRecord& start);
+
+/// The number of buckets of each histogram, with the last one, which has no limit.
+inline constexpr std::size_t kBuckets = 18;
+
+/// Counts and sum of values, for a histogram of Prometheus.
+struct Histogram {
+  std::array<std::uint64_t, kBuckets> counts{};  ///< by bucket, not cumulative
+  std::uint64_t sum = 0;                         ///< tenths of milliseconds, or bytes
+};
+
+/// Totals of the records in slurmd's log. Their size does not depend on the log.
 class LogCounts {
  public:
   void add(const LogRecord& record);
   /// Returns the samples of these metrics, one per line.
   [[nodiscard]] std::string samples() const;
+  /// Returns all numbers in a fixed order, as a state file stores them.
+  [[nodiscard]] std::vector<std::uint64_t*> numbers();
 
  private:
   std::uint64_t starts_ = 0, by_fuse_ = 0, pulls_ = 0;
   std::array<std::uint64_t, kStartPhases.size()> tenths_{};  ///< of milliseconds
   std::array<std::uint64_t, kFailureKinds.size()> failures_{};
+  std::array<Histogram, kImageKinds.size()> by_image_{};
+  std::array<Histogram, kStartPhases.size() - 1> by_phase_{};  ///< without `start`
+  Histogram pull_times_, pull_sizes_;
+  std::array<std::uint64_t, kPullSources.size()> pull_bytes_{};
 };
 
-/// Counts the records in a file, as for_each_log_line reads it.
-Result<LogCounts> count_log(const std::string& path);
+/// Counts of a log that is rotated, and the position up to which it has been read.
+struct CountedLog {
+  LogCounts counts;
+  std::uint64_t inode = 0, bytes = 0;
+
+  static constexpr std::size_t kMostText = 32 << 10;  ///< bytes of text()
+  /// Reads text(). Error: another version wrote it, or it is damaged.
+  static Result<CountedLog> parse(std::string_view text);
+  /// Returns the state as JSON.
+  [[nodiscard]] std::string text();
+  /// Adds what follows the position. `rotated`: the log's predecessor, -1 if there is none; its end
+  /// counts if the position is in it. A log that has become shorter is read from its begin.
+  void read(int log, int rotated);
+};
+
+/// Counts the records of the file. With `previous`, the state of the last call, counts only what
+/// follows, also behind a rotation to PATH.1. Called by root, a process of the service user reads
+/// the log's lines. Returns the new state.
+Result<CountedLog> count_log(const std::string& path, const CountedLog& previous = {});
 
 // --- store state ---
 

@@ -377,6 +377,8 @@ inline constexpr char kDoctorHelp[] =
 
 inline constexpr OptionRow kMetricsOptions[] = {
     {"--log", "FILE", "count also starts, pulls and failures in slurmd's log"},
+    {"--state", "FILE",
+     "with --log: continue the counters of the last call, which are kept in this file"},
 };
 inline constexpr char kMetricsHelp[] =
     "For node_exporter's textfile collector, as root. Each metric is described in "
@@ -384,8 +386,12 @@ inline constexpr char kMetricsHelp[] =
     "Of slurmd's log only whole lines of starts and failures count. They are written by processes "
     "of the users: figures to watch a\n"
     "cluster with, no accounting.\n\n"
+    "With --state, only what the log has had since the last call is read, and counters survive its "
+    "rotation to FILE.1. The size of the\n"
+    "output and of the state does not depend on the log.\n\n"
     "examples:\n"
-    "  scontainer metrics --log=/var/log/slurmd.log >.new && mv .new container.prom\n";
+    "  scontainer metrics --log=/var/log/slurmd.log >.new && mv .new container.prom\n"
+    "  scontainer metrics --log=/var/log/slurmd.log --state=/var/cache/metrics.json\n";
 
 inline constexpr char kAuditHelp[] =
     "Prints one object per line, for each start and failed start of a container. For which lines "

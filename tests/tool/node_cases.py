@@ -214,23 +214,61 @@ def test_drain_example_drains_only_nodes_unable_to_start_containers():
 
 def metrics(text):
     """name -> labels -> value; every line as Prometheus's format has it, each metric in one block below its HELP and TYPE."""
-    found, kind = {}, None
+    found, name, kind = {}, None, None
     assert text.endswith("\n"), text
     lines = iter(text.splitlines())
     for line in lines:
         if line.startswith("# HELP "):
             name = re.fullmatch(r"# HELP (spank_container_[a-z_]+) \S.*", line)[1]
             assert name not in found, f"{name} is there twice"
-            kind = re.fullmatch(rf"# TYPE {name} (counter|gauge)", next(lines))[1]
+            kind = re.fullmatch(rf"# TYPE {name} (counter|gauge|histogram)", next(lines))[1]
             assert (kind == "counter") == name.endswith("_total"), line
             found[name] = {}
             continue
-        parts = re.fullmatch(r'(spank_container_[a-z_]+)(?:\{([a-z]+="[^"\\]*")\})? (\d+(?:\.\d+)?)', line)
-        name, labels, value = parts.groups(default="")
-        assert name == list(found)[-1] and labels not in found[name], line
+        parts = re.fullmatch(r'(spank_container_[a-z_]+)(?:\{((?:,?[a-z]+="[^"\\]*")+)\})? (\d+(?:\.\d+)?)', line)
+        sample, labels, value = parts.groups(default="")
+        if kind == "histogram":
+            assert re.fullmatch(f"{name}_(bucket|sum|count)", sample), line
+            labels = sample.removeprefix(name) + (labels and " " + labels)
+        else:
+            assert sample == name, line
+        assert labels not in found[name], line
         found[name][labels] = float(value)
     assert all(found.values()), found
+    check_histograms(text)
     return found
+
+
+# Debian's package belongs to its own Python, which need not be the one of the tests.
+READER = """
+import json, sys
+from prometheus_client.parser import text_string_to_metric_families as read
+print(json.dumps([[f.name, f.type, f.documentation, [[s.name, s.labels, s.value] for s in f.samples]] for f in read(sys.stdin.read())]))
+"""
+
+
+def read_by_prometheus(text):
+    """Metrics as Prometheus's own library reads them: name, type, help, and samples with name, labels and value."""
+    return json.loads(machine.run(["/usr/bin/python3", "-c", READER], text, machine.environment(), "/").succeeds().out)
+
+
+def check_histograms(text):
+    """Buckets are cumulative, and the last one is the count."""
+    for family, kind, text_of_help, samples in read_by_prometheus(text):
+        assert text_of_help and kind in ("counter", "gauge", "histogram"), family
+        if kind != "histogram":
+            continue
+        series = {}
+        for name, labels, value in samples:
+            one = series.setdefault(tuple(item for item in labels.items() if item[0] != "le"), {"buckets": []})
+            if name.endswith("_bucket"):
+                one["buckets"].append((float(labels["le"]), value))
+            else:
+                one[name.rsplit("_", 1)[1]] = value
+        for one in series.values():
+            limits, counts = zip(*one["buckets"])
+            assert list(limits) == sorted(set(limits)) and limits[-1] == float("inf"), family
+            assert list(counts) == sorted(counts) and counts[-1] == one["count"] and (one["sum"] > 0 or one["count"] == 0), (family, one)
 
 
 def test_metrics_describe_the_store():
@@ -284,6 +322,96 @@ def test_metrics_count_log_events():
     assert counted()[:2] == (0, 0)
     root("metrics", "--log", "/nowhere.log").fails(1, "/nowhere.log")
     root("metrics", "--log", "/dev/zero").fails(1, "not a regular file")
+
+
+def buckets(found, name, label=""):
+    """The upper limits of a histogram's buckets that have counted, each with its own count."""
+    before, counted_in = 0, {}
+    for labels, value in found["spank_container_" + name].items():
+        limit = re.fullmatch(rf'_bucket {label}{"," if label else ""}le="([^"]+)"', labels)
+        if limit and value > before:
+            counted_in[limit[1]] = int(value - before)
+            before = value
+    return counted_in
+
+
+def test_metrics_histograms_by_phase_and_image():
+    def start(image, source, pulled=0, fuse=0, ms=905.2):
+        return PLACE + START.replace("IMAGE", image).replace("from=store", f"from={source}").replace("fuse=0 pulled=1", f"fuse={fuse} pulled={pulled}").replace(
+            "start_ms=905.2", f"start_ms={ms}")
+    lines = (start("debian:12", "store", pulled=1), start("debian:12", "store", ms=30.4), start("debian:12", "store", ms=50.0), start("debian:12", "store", fuse=2),
+             start("docker-archive:a.tar", "store", pulled=1), start("./more.tar", "store"), start("./a.sqsh", "file"), start("/b.sif", "file"),
+             start("/c.ext4", "file", ms=600000.1), start("/d", "directory"), PLACE + PULL, PLACE + PULL.replace("node_bytes=1460000000000", "node_bytes=1500000").replace("905.2", "20.0"))
+    found = counted(*lines)[2]
+    duration = "start_duration_seconds"
+    expected = {"registry": {"1": 1}, "store": {"0.05": 2}, "fuse": {"1": 1}, "archive": {"1": 2}, "squashfs": {"1": 1}, "sif": {"1": 1}, "file": {"+Inf": 1}, "directory": {"1": 1}}
+    assert {kind: buckets(found, duration, f'image="{kind}"') for kind in expected} == expected, found["spank_container_" + duration]
+    assert found["spank_container_" + duration]['_sum image="store"'] == 0.0804, found["spank_container_" + duration]
+    assert buckets(found, "phase_duration_seconds", 'phase="import"') == {"1": 10} and buckets(found, "phase_duration_seconds", 'phase="root"') == {"0.001": 10}
+    assert 'start' not in "".join(found["spank_container_phase_duration_seconds"]), "the whole start is no phase of it"
+    assert buckets(found, "pull_duration_seconds") == {"0.02": 1, "1": 1} and buckets(found, "pull_size_bytes") == {"2e+06": 1, "+Inf": 1}
+    assert found["spank_container_pull_bytes_total"] == {'source="registry"': 0, 'source="mirror"': 10, 'source="node"': 1460001500000, 'source="shared"': 0}
+
+
+def test_metrics_state_survives_rotation_and_damage():
+    directory = "/var/lib/spank-state"
+    os.mkdir(directory)
+    log, state = directory + "/slurmd.log", directory + "/state"
+    record = PLACE + START + "\n"
+
+    def starts(*options):
+        done = root("metrics", "--log", log, "--state", state, *options).succeeds()
+        return int(metrics(done.out)["spank_container_starts_total"][""]), done.err
+    machine.write(log, record * 2 + record[:50])
+    assert starts() == (2, "") and starts() == (2, "")
+    with open(log, "a") as file:
+        file.write(record[50:] + record)
+    assert starts() == (4, ""), "the line that was incomplete, and one more"
+    assert os.stat(state).st_mode & 0o7777 == 0o600
+    with open(log, "a") as file:
+        file.write(record)
+    os.rename(log, log + ".1")
+    machine.write(log, record * 3)
+    assert starts() == (8, ""), "one before the rotation, three behind it"
+    machine.write(log, "")
+    machine.write(log, record)
+    assert starts() == (9, ""), "emptied in place"
+    size = len(root("metrics", "--log", log, "--state", state).succeeds().out)
+    with open(log, "a") as file:
+        file.writelines(PLACE + START.replace("IMAGE", f"image-{i}").replace("user=ann", f"user=u{i}") + "\n" for i in range(5000))
+    assert starts() == (5009, "")
+    assert os.path.getsize(state) < 8192 and len(root("metrics", "--log", log, "--state", state).succeeds().out) < size + 1000, "grows with the log"
+    for damage in ("", "{", '{"version": 0, "numbers": []}', "[1]", "x" * 100_000):
+        machine.write(state, damage)
+        assert starts()[0] == 5001 and starts() == (5001, ""), damage
+    machine.write(state, "{")
+    assert starts()[1].startswith(f'scontainer: warning: state "{state}": is not JSON') and starts()[1] == ""
+    os.chmod(state, 0o666)
+    root("metrics", "--log", log, "--state", state).fails(1, "state")
+    root("metrics", "--state", state).fails(1, "--log")
+    for name in os.listdir(directory):
+        os.unlink(f"{directory}/{name}")
+    os.rmdir(directory)
+
+
+def test_metrics_board_names_only_printed_metrics():
+    board = json.load(open("/usr/share/doc/spank-container/examples/grafana/spank-container.json"))
+    with node():
+        path = os.path.join(machine.work, "slurmd.log")
+        machine.write(path, PLACE + START + "\n" + PLACE + PULL + "\n")
+        os.makedirs(STORE + "/containers/1000")
+        printed = {sample[0] for *_, samples in read_by_prometheus(root("metrics", "--log", path).succeeds().out) for sample in samples}
+        os.unlink(path)
+        os.removedirs(STORE + "/containers/1000")
+    expressions = [target["expr"] for panel in board["panels"] for target in panel.get("targets", [])]
+    named = {name for one in expressions for name in re.findall(r"spank_container_\w+", one)}
+    assert len(expressions) > 10 and named <= printed, named - printed
+    for needed in ("phase_duration_seconds_bucket", "start_duration_seconds_bucket", "pull_duration_seconds_bucket", "failures_total", "store_free_bytes", "node_status"):
+        assert "spank_container_" + needed in named, needed
+    for one in expressions:
+        assert one.count("(") == one.count(")") and ("_total" not in one and "_bucket" not in one or "rate(" in one or "increase(" in one), one
+    identifiers = [panel["id"] for panel in board["panels"]]
+    assert len(identifiers) == len(set(identifiers)) and all(panel["title"] and panel["gridPos"]["x"] + panel["gridPos"]["w"] <= 24 for panel in board["panels"])
 
 
 def test_json_log_has_each_start_and_failure_once():

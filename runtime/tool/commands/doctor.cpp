@@ -743,11 +743,40 @@ std::string store_samples() {
   return text;
 }
 
+/// Returns the state of the last call. It is empty if there is none, or if it is of another version
+/// or damaged, which is reported: the counters then restart, as Prometheus expects.
+Result<CountedLog> read_state(const std::string& path) {
+  const auto file = open_trusted_file(path, "state", ::geteuid());
+  if (!file && file.error().kind() == ErrorKind::not_found) return CountedLog();
+  if (!file) return file.error();
+  const auto text = read_file(file->get(), CountedLog::kMostText);
+  auto state = text ? CountedLog::parse(*text) : Result<CountedLog>(text.error());
+  if (state) return state;
+  report_error(formatted("warning: state {}: {}: counters restart", in_quotes(path),
+                         state.error().message()));
+  return CountedLog();
+}
+
+/// Replaces the file, as a whole or not at all.
+Result<void> write_state(const std::string& path, const std::string& text) {
+  const std::string step = "write state " + in_quotes(path), made = path + ".new";
+  const UniqueFd file(
+      ::open(made.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0600));
+  if (!file) return Error::from_errno(errno, step);
+  SPC_TRY_DURING(step, write_all(file.get(), text));
+  if (::rename(made.c_str(), path.c_str()) != 0) return Error::from_errno(errno, step);
+  return {};
+}
+
 }  // namespace
 
 Result<int> run_metrics(const Arguments& arguments) {
   if (::geteuid() != 0)
     return Error(ErrorKind::refused, "read the node's store: only root may").hint("run it as root");
+  if (arguments.has("state") && !arguments.has("log")) {
+    return Error(ErrorKind::invalid, "metrics --state belongs to --log")
+        .hint("scontainer metrics --help");
+  }
   std::string samples =
       sample("spank_container_info", "version=\"" SPC_VERSION "\"", "1") +
       sample("spank_container_node_status", static_cast<std::uint64_t>(worst_of(examine_health())));
@@ -755,8 +784,12 @@ Result<int> run_metrics(const Arguments& arguments) {
       answer_before(std::chrono::steady_clock::now() + std::chrono::seconds(5), store_samples)
           .value_or("");
   if (arguments.has("log")) {
-    const LogCounts counts = SPC_TRY(count_log(arguments.value("log")));
-    samples += counts.samples();
+    const std::string state = arguments.value("state");
+    CountedLog counted;
+    if (!state.empty()) counted = SPC_TRY(read_state(state));
+    counted = SPC_TRY(count_log(arguments.value("log"), counted));
+    if (!state.empty()) SPC_TRY(write_state(state, counted.text()));
+    samples += counted.counts.samples();
   }
   std::fputs(metrics_text(samples).c_str(), stdout);
   return 0;

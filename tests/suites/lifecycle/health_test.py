@@ -19,7 +19,7 @@ def counters(cluster, node="node01"):
 def risen(before, after):
     """Returns the counters except those of time, and their increase."""
     return {name.removeprefix("spank_container_"): after[name] - before[name] for name in after
-            if "_total" in name and "seconds" not in name and after[name] != before[name]}
+            if "_total" in name and "seconds" not in name and "bytes" not in name and after[name] != before[name]}
 
 
 @test
@@ -116,3 +116,49 @@ def commands_of_the_administration_page_work(cluster):
         cluster.root("head", "scontrol", "update", "nodename=node02", "state=resume")
         shutil.rmtree(new)
         cluster.await_idle()
+
+
+@test
+def start_histograms_count_by_kind_of_image(cluster):
+    def counts():
+        found = counters(cluster)
+        return {kind: found[f'spank_container_start_duration_seconds_count{{image="{kind}"}}'] for kind in
+                ("registry", "store", "archive", "squashfs", "directory")}, found
+    name = cluster.push(with_probe("histograms", [("data", os.urandom(1000))]))
+    before, first = counts()
+    cluster.run("srun", "-w", "node01", f"--container-image={name}", "/probe").good()
+    cluster.run("srun", "-w", "node01", f"--container-image={name}", "/probe").good()
+    cluster.run("srun", "-w", "node01", f"--container-image={name}", "--container-save=/home/alice/numbers.sqsh", "/probe").good()
+    cluster.run("srun", "-w", "node01", "--container-image=./numbers.sqsh", "/probe").good()
+    cluster.run("rm", "numbers.sqsh").good()
+    after, last = counts()
+    equal({kind: after[kind] - before[kind] for kind in after if after[kind] != before[kind]}, {"registry": 1, "store": 2, "squashfs": 1}, "starts by kind")
+    for phase in ("import", "sources", "layers", "overlay", "pivot", "root"):
+        label = f'spank_container_phase_duration_seconds_%s{{phase="{phase}"}}'
+        equal(last[label % "count"] - first[label % "count"], 4, phase)
+        expect(last[label % "sum"] >= first[label % "sum"], f"{phase}: {last}")
+    equal(last["spank_container_pull_size_bytes_count"] - first["spank_container_pull_size_bytes_count"], 1, "pulls")
+    expect(last['spank_container_pull_bytes_total{source="registry"}'] - first['spank_container_pull_bytes_total{source="registry"}'] > 1000, "bytes of the pull")
+
+
+@test
+def timer_keeps_counters_when_the_log_is_rotated(cluster):
+    """Runs the timer's program twice, with a rotation in between."""
+    directory = "/tmp/numbers"
+    variables = (f"SLURMD_LOG={directory}/slurmd.log", f"TEXTFILE_DIRECTORY={directory}/textfile", f"METRICS_STATE={directory}/cache/metrics.json")
+
+    def starts():
+        cluster.root("node01", "env", *variables, "/usr/share/spank-container/write-metrics").good("")
+        text = cluster.root("node01", "cat", f"{directory}/textfile/spank-container.prom").good()
+        return int(re.search(r"^spank_container_starts_total (\d+)$", text, re.M)[1])
+    cluster.srun("-w", "node01", "true").good("")
+    cluster.root("node01", "sh", "-c", f"mkdir -p {directory}/textfile; cp {LOG} {directory}/slurmd.log").good()
+    try:
+        first = starts()
+        expect(first > 0 and starts() == first, f"starts: {first}, then {starts()}")
+        # The log is rotated, and its last start is the first line of the new one.
+        cluster.root("node01", "sh", "-c", f"cd {directory}; mv slurmd.log slurmd.log.1; grep ': start job=' slurmd.log.1 | tail -n 1 >slurmd.log").good()
+        equal((starts(), starts()), (first + 1, first + 1), "starts")
+        equal(cluster.root("node01", "stat", "-c", "%a %U", f"{directory}/cache/metrics.json").good().strip(), "600 root", "state")
+    finally:
+        cluster.root("node01", "rm", "-r", directory)
