@@ -682,56 +682,7 @@ Finding::Verdict worst_of(const std::vector<Finding>& findings) {
   return worst;
 }
 
-// --- node list ---
-
 namespace {
-
-constexpr std::size_t kEnough = 16;
-
-/// Adds the nodes of "07-12" or "7", padded with zeros to the width of the first number.
-void add_range(std::vector<std::string>& nodes, std::string_view before, std::string_view range,
-               std::string_view behind) {
-  unsigned first = 0;
-  const std::string_view begin = range.substr(0, range.find('-'));
-  if (std::from_chars(begin.data(), begin.data() + begin.size(), first).ec != std::errc()) return;
-  unsigned last = first;
-  if (const std::size_t dash = range.find('-'); dash != std::string_view::npos) {
-    std::from_chars(range.data() + dash + 1, range.data() + range.size(), last);
-  }
-  for (unsigned one = first; one <= last && nodes.size() < kEnough; ++one) {
-    std::string digits = std::to_string(one);
-    if (digits.size() < begin.size()) digits.insert(0, begin.size() - digits.size(), '0');
-    nodes.push_back(std::string(before) + digits + std::string(behind));
-  }
-}
-
-/// Returns the first nodes of a list in Slurm's form "node[01-03,7],login": enough to find a node
-/// other than this one. Returns an empty vector for other forms.
-std::vector<std::string> nodes_of_list(std::string_view list) {
-  std::vector<std::string> nodes;
-  while (!list.empty() && nodes.size() < kEnough) {
-    const std::size_t open = list.find('['), comma = list.find(',');
-    if (open == std::string_view::npos || comma < open) {
-      nodes.emplace_back(list.substr(0, comma));
-      list.remove_prefix(comma == std::string_view::npos ? list.size() : comma + 1);
-      continue;
-    }
-    const std::size_t close = list.find(']', open);
-    if (close == std::string_view::npos) return nodes;
-    const std::size_t end = std::min(list.find(',', close), list.size());
-    const std::string_view behind = list.substr(close + 1, end - close - 1);
-    // Several dimensions are not supported.
-    if (behind.find('[') != std::string_view::npos) return nodes;
-    std::string_view ranges = list.substr(open + 1, close - open - 1);
-    while (!ranges.empty()) {
-      const std::size_t length = std::min(ranges.find(','), ranges.size());
-      add_range(nodes, list.substr(0, open), ranges.substr(0, length), behind);
-      ranges.remove_prefix(std::min(length + 1, ranges.size()));
-    }
-    list.remove_prefix(std::min(end + 1, list.size()));
-  }
-  return nodes;
-}
 
 // --- peer reachability ---
 
@@ -739,6 +690,7 @@ using Verdict = Finding::Verdict;
 constexpr char kOtherNodes[] = "other nodes";
 constexpr int kReach = 500;  // milliseconds
 constexpr std::uint16_t kSomePort = 40'000;
+constexpr std::size_t kEnough = 16;  // nodes, to find another one than this
 
 std::string variable(const char* name) {
   const char* const value = std::getenv(name);
@@ -844,8 +796,8 @@ Finding examine_peers() {
       peers.ports.empty() ? std::string("any port that is free") : "ports " + peers.ports);
   if (nodes == 0)
     return {kOtherNodes, Verdict::ok, formatted("on, for steps on several nodes, {}", at), ""};
-  const auto list =
-      nodes_of_list(variable(step_nodes.empty() ? "SLURM_JOB_NODELIST" : "SLURM_STEP_NODELIST"));
+  const auto list = nodes_of_list(
+      variable(step_nodes.empty() ? "SLURM_JOB_NODELIST" : "SLURM_STEP_NODELIST"), kEnough);
   const auto wrong = answer_before(std::chrono::steady_clock::now() + std::chrono::seconds(3), [&] {
     const std::string lines = look_at_srun();
     return lines.empty() ? look_at_neighbour(list, peers.ports) : lines;

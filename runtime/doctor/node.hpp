@@ -33,6 +33,46 @@ Finding examine_config(const std::string& path);
 std::vector<Finding> examine_health();
 Finding::Verdict worst_of(const std::vector<Finding>& findings);
 
+// --- checks of many nodes ---
+
+/// Returns at most `most` nodes of a list in Slurm's form "node[01-03,7],login". Returns those
+/// before the first part of another form.
+std::vector<std::string> nodes_of_list(std::string_view list, std::size_t most);
+/// Returns the nodes in that form, sorted and each once.
+std::string list_of_nodes(const std::vector<std::string>& nodes);
+
+/// A check's result on one node.
+struct NodeFinding {
+  std::string node;
+  Finding finding;
+};
+
+/// An answer to a check that several nodes have given. Sizes are those of the first node.
+struct MergedAnswer {
+  std::vector<std::string> nodes;
+  Finding finding;
+};
+
+/// The answers to one check, the worst ones first, then those of most nodes.
+struct MergedCheck {
+  std::string check;
+  Finding::Verdict worst = Finding::Verdict::ok;
+  std::vector<MergedAnswer> answers;
+};
+
+/// Groups the findings of many nodes by check and answer. The worst checks come first, then those
+/// to which nodes answer differently. Sizes and percentages in a detail make no difference, and
+/// more than three answers without a failure are joined by verdict.
+std::vector<MergedCheck> merge_findings(const std::vector<NodeFinding>& findings);
+
+/// Returns ok, warning or failed.
+const char* name_of(Finding::Verdict verdict);
+/// Returns a finding as a JSON object on one line. srun mixes the output of tasks by lines.
+std::string line_of(const std::string& node, const Finding& finding);
+/// Parses such a line, with a label of srun, pdsh or clush before it and a comma behind it. Empty:
+/// a line without an object. Error: the object is not a finding.
+Result<std::optional<NodeFinding>> read_node_line(std::string_view line);
+
 // --- image sources ---
 
 /// For --job: reports the order in which this node looks up an image's blobs, and which sources are

@@ -336,6 +336,9 @@ inline constexpr OptionRow kDoctorOptions[] = {
      "check only what containers of jobs need on this node, for Slurm's HealthCheckProgram"},
     {"-q,--quiet", nullptr,
      "with --node: print only what is wrong, on standard error, a line each"},
+    {"--merge", nullptr,
+     "print the --node --json of many nodes, read from FILE or standard input, as one table"},
+    {"--nodes", "LIST", "with --merge: nodes that have to answer, as node[01-04]"},
     {"--json", nullptr, "print JSON"},
     {"--registry", "HOST[:PORT]", "check this registry instead of the default one"},
     {"--config", "FILE|DIR",
@@ -360,19 +363,23 @@ inline constexpr char kDoctorHelp[] =
     "directory with both, and compares it\n"
     "with the configuration in force. Warnings are about this host: missing paths and hooks, "
     "stored images that would be refused.\n\n"
+    "--merge groups nodes by their answers: what failed comes first, then checks to which nodes "
+    "answer differently. Sizes are\n"
+    "those of the first node of a group.\n\n"
     "--report prints versions, the settings that are not defaults, the checks of --node, and the "
     "last failed starts. Variables\n"
     "have no values, URLs no user and no query. Run it as root, and read it before you send it.\n\n"
     "The exit status is 0 if all checks pass or FILE contains no known failure, 1 if a check "
     "failed or FILE contains a known\n"
-    "failure, 2 if FILE cannot be read, 3 with --node and --config if there are only warnings: "
-    "jobs "
-    "can start containers.\n\n"
+    "failure, 2 if FILE cannot be read, 3 with --node, --merge and --config if there are only "
+    "warnings:\n"
+    "jobs can start containers.\n\n"
     "examples:\n"
     "  scontainer doctor slurm-4711.out\n"
     "  scontainer doctor --report >report.txt\n"
     "  scontainer doctor --config=new/config.d/50-gpu.toml\n"
     "  srun --label ./train.sh 2>&1 | tee job.log; scontainer doctor job.log\n"
+    "  srun -N4 scontainer doctor --node --json | scontainer doctor --merge\n"
     "  srun -l -N2 --ntasks-per-node=1 --gpus-per-task=1 scontainer doctor --job\n";
 
 inline constexpr OptionRow kMetricsOptions[] = {

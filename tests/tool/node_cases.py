@@ -209,6 +209,90 @@ def test_drain_example_drains_only_nodes_unable_to_start_containers():
     assert told.startswith("update|NodeName=n1|State=DRAIN|Reason=containers: scontainer: Slurm plugin: /nowhere/"), told
 
 
+# --- many nodes ------------------------------------------------------------------------------------------------------
+
+
+def lines_of(node_name, **changed):
+    """The output of a node of this name. `changed`: check (with _ for blanks) -> verdict, detail."""
+    done = machine.run(["scontainer", "doctor", "--node", "--json"], "", machine.environment(SLURMD_NODENAME=node_name), "/").succeeds()
+    found = json.loads(done.out)
+    assert {one["node"] for one in found} == {node_name}, found
+    lines = []
+    for one in found:
+        if (change := changed.get(one["check"].replace(" ", "_"))) is not None:
+            one["verdict"], one["detail"] = change
+        lines.append(json.dumps(one) + ",")
+    return ["[", *lines, "]"]
+
+
+def mixed(*nodes):
+    """Mixes the lines as srun does."""
+    width = max(map(len, nodes))
+    return "".join(line + "\n" for at in range(width) for line in (one[at] for one in nodes if at < len(one)))
+
+
+def test_doctor_merge_shows_failures_and_differences_first():
+    with node():
+        nodes = [lines_of(f"node{number:02}") for number in (9, 10, 12, 1)]
+        nodes.append(lines_of("gpu1", programs=("failed", "no import"), kernel=("ok", "Linux 9.1")))
+        nodes.append(lines_of("node11", Slurm_plugin=("warning", "no plugstack.conf"), space_of_the_store=("ok", "12.5 TB of 900 TB free, images use 4 kB")))
+    done = user("doctor", "--merge", stdin=mixed(*nodes))
+    assert done.status == 1 and done.err == "", done
+    head, columns, *rows = done.out.splitlines()
+    assert head == "6 nodes, 1 failed (gpu1), 1 with warnings (node11)" and columns.split() == ["VERDICT", "CHECK", "NODES", "DETAIL"], done
+    cells = [re.split(r"  +", row, maxsplit=3) for row in rows]
+    others = "gpu1,node[01,09-10,12]"
+    assert [cell[:3] for cell in cells[:6]] == [
+        ["failed", "programs", "gpu1"], ["ok", "programs", "node[01,09-12]"], ["warning", "Slurm plugin", "node11"], ["ok", "Slurm plugin", others],
+        ["ok", "kernel", "node[01,09-12]"], ["ok", "kernel", "gpu1"]], done
+    assert cells[0][3].startswith("no import") and cells[5][3] == "Linux 9.1", done
+    everywhere = {cell[1]: cell[2] for cell in cells[6:]}
+    assert set(everywhere.values()) == {"gpu1,node[01,09-12]"} and "space of the store" in everywhere, done
+    merged = json.loads(user("doctor", "--merge", "--json", stdin=mixed(*nodes)).out)
+    assert (merged["nodes"], merged["failed"], merged["warning"]) == ("gpu1,node[01,09-12]", "gpu1", "node11"), merged
+    assert [one["check"] for one in merged["checks"]] == list(dict.fromkeys(cell[1] for cell in cells)), merged
+    first = merged["checks"][0]
+    assert first["verdict"] == "failed" and [one["nodes"] for one in first["answers"]] == ["gpu1", "node[01,09-12]"], first
+
+
+def test_doctor_merge_status_and_missing_nodes():
+    with node():
+        good, other, warned, failed = lines_of("n1"), lines_of("n2"), lines_of("n2", kernel=("warning", "old")), lines_of("n2", kernel=("failed", "none"))
+    for lines, options, status in ((good, (), 0), (warned, (), 3), (good, ("--nodes=n1",), 0), (good, ("--nodes=n[1-3]",), 1)):
+        done = user("doctor", "--merge", *options, stdin=mixed(lines))
+        assert done.status == status, done
+    assert done.out.splitlines()[0] == "3 nodes, 2 failed (n[2-3])", done
+    assert re.search(r"^failed +answer +n\[2-3\] +", done.out, re.M), done
+    # Labels of srun and clush, and a node that was asked twice: its worst answer counts.
+    labelled = mixed(["0: " + line for line in good], ["n2: " + line for line in other], failed)
+    done = user("doctor", "--merge", stdin=labelled)
+    assert (done.status, done.out.splitlines()[0]) == (1, "2 nodes, 1 failed (n2)"), done
+    path = os.path.join(machine.work, "answers")
+    machine.write(path, labelled)
+    assert user("doctor", "--merge", path).out == done.out
+    os.unlink(path)
+
+
+def test_doctor_merge_distrusts_its_input():
+    with node():
+        good = mixed(lines_of("n1"))
+    done = user("doctor", "--merge", stdin="Welcome\x1b[2J\n" + good)
+    assert done.status == 0 and done.err == "scontainer: warning: line 1 is no check: Welcome\\x1b[2J\n", done
+    object_ = '{"node": "n\\u001b[2J", "check": "k\\u001b", "verdict": "ok", "detail": "d\\u001b", "cure": ""}'
+    done = user("doctor", "--merge", stdin=object_).succeeds()
+    assert "\x1b" not in done.out, done
+    for text in ("{", '{"node": "n1"}', object_.replace('"ok"', '"fine"'), object_.replace('"n\\u001b[2J"', "7"), object_ + "{}", '{"a": ' * 100):
+        user("doctor", "--merge", stdin=good + text).fails(2, "merge checks: line ", "(hint: srun")
+    user("doctor", "--merge", stdin="").fails(2, "has none")
+    user("doctor", "--merge", "/nowhere").fails(2, "/nowhere")
+    user("doctor", "--merge", "--node").fails(2, "only one")
+    user("doctor", "--node", "--nodes=n1").fails(2, "--merge")
+    # A node that differs each time does not make the table longer.
+    many = mixed(*(lines for lines in [[f'{{"node": "n{i}", "check": "c", "verdict": "ok", "detail": "kind {i}"}}'] for i in range(2000)]))
+    done = user("doctor", "--merge", stdin=many).succeeds("n[0-1999]", "kind 0; 2000 kinds of answers")
+    assert len(done.out.splitlines()) == 3, done
+
+
 # --- metrics ---------------------------------------------------------------------------------------------------------
 
 

@@ -8,6 +8,7 @@
 #include <array>
 #include <cerrno>
 #include <cstdio>
+#include <cstdlib>
 #include <deque>
 #include <map>
 #include <set>
@@ -130,15 +131,6 @@ Result<bool> explain_log(const std::string& path, bool as_json) {
 
 namespace {
 
-const char* name_of(Finding::Verdict verdict) {
-  switch (verdict) {
-    case Finding::Verdict::ok: return "ok";
-    case Finding::Verdict::warning: return "warning";
-    case Finding::Verdict::failed: return "failed";
-  }
-  return "";
-}
-
 Colour colour_of(Finding::Verdict verdict) {
   switch (verdict) {
     case Finding::Verdict::ok: return Colour::green;
@@ -217,15 +209,157 @@ void report(const std::vector<Finding>& findings, bool as_json) {
   for (const Finding& finding : findings) print_finding(finding);
 }
 
+/// Returns the exit status; 2 is wrong usage.
+int status_of(Finding::Verdict verdict) {
+  constexpr int kStatus[] = {0, 3, 1};
+  return kStatus[static_cast<std::size_t>(verdict)];
+}
+
+/// Returns the name by which Slurm knows this machine, or else its host name.
+std::string name_of_node() {
+  if (const char* const name = std::getenv("SLURMD_NODENAME"); name != nullptr && *name != '\0')
+    return name;
+  utsname system{};
+  ::uname(&system);
+  const std::string_view name = system.nodename;
+  return std::string(name.substr(0, name.find('.')));
+}
+
+/// Prints a JSON array with one finding a line, so that lines of several nodes can be mixed.
+void print_lines(const std::vector<Finding>& findings) {
+  const std::string node = name_of_node();
+  std::puts("[");
+  for (const Finding& finding : findings)
+    std::puts((line_of(node, finding) + (&finding == &findings.back() ? "" : ",")).c_str());
+  std::puts("]");
+}
+
 int examine_for_slurm(bool quiet, bool as_json) {
-  constexpr int kStatus[] = {0, 3, 1};  // ok, warning, failed; 2 is wrong usage
   const auto findings = examine_health();
   if (quiet) {
     report_wrong(findings);
+  } else if (as_json) {
+    print_lines(findings);
   } else {
-    report(findings, as_json);
+    report(findings, false);
   }
-  return kStatus[static_cast<std::size_t>(worst_of(findings))];
+  return status_of(worst_of(findings));
+}
+
+// --- many nodes ---
+
+constexpr std::size_t kMostNodes = 100'000;
+
+/// Returns the findings in the output of several `doctor --node --json`. Other lines, such as those
+/// of a login script, are reported.
+Result<std::vector<NodeFinding>> read_answers(const std::string& path) {
+  constexpr std::size_t kMostText = 512 << 20;
+  UniqueFd opened;
+  if (path != "-") {
+    opened = UniqueFd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+    if (!opened) return Error::from_errno(errno, "open " + in_quotes(path));
+  }
+  const int fd = path == "-" ? STDIN_FILENO : opened.get();
+  std::string text;
+  std::array<char, 1 << 16> buffer;
+  while (const ssize_t got = ::read(fd, buffer.data(), buffer.size())) {
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) return Error::from_errno(errno, "read " + in_quotes(path));
+    text.append(buffer.data(), static_cast<std::size_t>(got));
+    if (text.size() > kMostText)
+      return Error(ErrorKind::invalid, "merge checks: more than 512 MiB of input");
+  }
+  std::vector<NodeFinding> found;
+  std::size_t number = 0;
+  for (const std::string_view line : split(text, '\n')) {
+    ++number;
+    auto one = read_node_line(line);
+    if (!one) {
+      return std::move(one)
+          .error()
+          .during(formatted("merge checks: line {}", number))
+          .hint("srun -N4 scontainer doctor --node --json | scontainer doctor --merge");
+    }
+    const std::string_view words = trimmed(line);
+    if (*one) {
+      found.push_back(**std::move(one));
+    } else if (!words.empty() && !words.ends_with('[') && !words.ends_with(']')) {
+      report_error(formatted("warning: line {} is no check: {}", number, printable(words)));
+    }
+  }
+  return found;
+}
+
+Json in_json(const std::vector<MergedCheck>& checks) {
+  Json list = Json::array();
+  for (const MergedCheck& check : checks) {
+    Json answers = Json::array();
+    for (const MergedAnswer& answer : check.answers) {
+      answers.push_back({{"nodes", list_of_nodes(answer.nodes)},
+                         {"verdict", name_of(answer.finding.verdict)},
+                         {"detail", answer.finding.detail},
+                         {"cure", answer.finding.cure}});
+    }
+    Json one{{"check", check.check}, {"verdict", name_of(check.worst)}};
+    one["answers"] = std::move(answers);
+    list.push_back(std::move(one));
+  }
+  return list;
+}
+
+void print_checks(const std::vector<MergedCheck>& checks) {
+  std::vector<std::vector<std::string>> table{{"VERDICT", "CHECK", "NODES", "DETAIL"}};
+  for (const MergedCheck& check : checks) {
+    for (const auto& [nodes, finding] : check.answers) {
+      const std::string fix = finding.cure.empty() ? "" : formatted(" (fix: {})", finding.cure);
+      table.push_back({name_of(finding.verdict), printable(check.check),
+                       printable(list_of_nodes(nodes)), printable(finding.detail + fix)});
+    }
+  }
+  print_table(table);
+}
+
+/// Prints the checks of many nodes as one table. `expected`: a list of nodes that have to answer.
+Result<int> merge_nodes(const std::string& path, const std::string& expected, bool as_json) {
+  std::vector<NodeFinding> found = SPC_TRY(read_answers(path));
+  std::map<std::string, Finding::Verdict> nodes;
+  for (const auto& [node, finding] : found) nodes[node] = std::max(nodes[node], finding.verdict);
+  for (const std::string& node : nodes_of_list(expected, kMostNodes)) {
+    if (!nodes.try_emplace(node, Finding::Verdict::failed).second) continue;
+    found.push_back(
+        {node,
+         {"answer", Finding::Verdict::failed, "none", "srun -w NODE scontainer doctor --node"}});
+  }
+  if (nodes.empty()) {
+    return Error(ErrorKind::invalid, "merge checks: the input has none")
+        .hint("srun -N4 scontainer doctor --node --json | scontainer doctor --merge");
+  }
+  std::vector<std::string> all, failed, warned;
+  for (const auto& [node, verdict] : nodes) {
+    all.push_back(node);
+    if (verdict == Finding::Verdict::failed) failed.push_back(node);
+    if (verdict == Finding::Verdict::warning) warned.push_back(node);
+  }
+  const auto checks = merge_findings(found);
+  if (as_json) {
+    Json object{{"nodes", list_of_nodes(all)},
+                {"failed", list_of_nodes(failed)},
+                {"warning", list_of_nodes(warned)}};
+    object["checks"] = in_json(checks);
+    std::puts(object.str(2).c_str());
+  } else {
+    const auto count = [](const char* what, const std::vector<std::string>& some) {
+      return some.empty() ? std::string()
+                          : formatted(", {} {} ({})", some.size(), what, list_of_nodes(some));
+    };
+    std::puts(printable(formatted("{} node{}{}{}", all.size(), all.size() == 1 ? "" : "s",
+                                  count("failed", failed), count("with warnings", warned)))
+                  .c_str());
+    print_checks(checks);
+  }
+  return status_of(!failed.empty()   ? Finding::Verdict::failed
+                   : !warned.empty() ? Finding::Verdict::warning
+                                     : Finding::Verdict::ok);
 }
 
 // --- report ---
@@ -675,13 +809,16 @@ Result<int> examine_new_config(const std::string& path, bool as_json) {
 }  // namespace
 
 Result<int> run_doctor(const Arguments& arguments) {
+  const bool merges = arguments.has("merge");
   const int asked =
-      static_cast<int>(!arguments.words.empty()) + static_cast<int>(arguments.has("job")) +
-      static_cast<int>(arguments.has("registry")) + static_cast<int>(arguments.has("node")) +
-      static_cast<int>(arguments.has("report")) + static_cast<int>(arguments.has("config"));
+      static_cast<int>(!arguments.words.empty() || merges) +
+      static_cast<int>(arguments.has("job")) + static_cast<int>(arguments.has("registry")) +
+      static_cast<int>(arguments.has("node")) + static_cast<int>(arguments.has("report")) +
+      static_cast<int>(arguments.has("config"));
   if (asked > 1) {
     return Error(ErrorKind::invalid,
-                 "doctor takes only one of FILE, --config, --job, --node, --registry and --report")
+                 "doctor takes only one of FILE, --config, --job, --merge, --node, --registry and "
+                 "--report")
         .hint("scontainer doctor --help");
   }
   const bool as_json = arguments.has("json");
@@ -692,6 +829,14 @@ Result<int> run_doctor(const Arguments& arguments) {
   if (arguments.has("log") && !arguments.has("report")) {
     return Error(ErrorKind::invalid, "doctor --log belongs to --report")
         .hint("scontainer doctor --help");
+  }
+  if (arguments.has("nodes") && !merges) {
+    return Error(ErrorKind::invalid, "doctor --nodes belongs to --merge")
+        .hint("scontainer doctor --help");
+  }
+  if (merges) {
+    const std::string path = arguments.words.empty() ? "-" : arguments.words[0];
+    return merge_nodes(path, arguments.value("nodes"), as_json);
   }
   if (arguments.has("report")) {
     print_report(arguments.has("log") ? arguments.value("log") : kSlurmdLog);

@@ -162,3 +162,27 @@ def timer_keeps_counters_when_the_log_is_rotated(cluster):
         equal(cluster.root("node01", "stat", "-c", "%a %U", f"{directory}/cache/metrics.json").good().strip(), "600 root", "state")
     finally:
         cluster.root("node01", "rm", "-r", directory)
+
+
+@test
+def checks_of_nodes_are_merged_into_one_table(cluster):
+    many = f"srun -N{len(cluster.nodes)} scontainer doctor --node --json | scontainer doctor --merge"
+    done = cluster.run("sh", "-c", many)
+    expect(done.rc == 0, "healthy nodes", done)
+    expect(re.search(r"^2 nodes$", done.out, re.M) and re.search(r"^ok +programs +node\[01-02\] ", done.out, re.M), "the table", done)
+    grants = "/var/lib/spank-container/grants"
+    cluster.root("node02", "chmod", "755", grants).good()
+    try:
+        done = cluster.run("sh", "-c", many + " 2>/dev/null")
+        as_json = cluster.run("sh", "-c", many + " --json")
+    finally:
+        cluster.root("node02", "chmod", "750", grants).good()
+    equal(done.rc, 1, "status with a broken node", done)
+    lines = [re.split("  +", line) for line in done.out.splitlines()]
+    equal(lines[0], ["2 nodes, 1 failed (node02)"], "summary", done)
+    equal([line[:3] for line in lines[2:4]], [["failed", "node store", "node02"], ["ok", "node store", "node01"]], "differences first", done)
+    expect(f"{grants} has a wrong owner or mode (fix: restart slurmd" in lines[2][3], "the reason and the fix", done)
+    merged = json.loads(as_json.out)
+    equal((as_json.rc, merged["failed"], merged["checks"][0]["check"]), (1, "node02", "node store"), "as JSON", as_json)
+    done = cluster.run("sh", "-c", "srun -N1 -w node01 scontainer doctor --node --json | scontainer doctor --merge --nodes='node[01-02]'")
+    equal((done.rc, done.out.splitlines()[0]), (1, "2 nodes, 1 failed (node02)"), "a node without an answer", done)
