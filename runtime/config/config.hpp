@@ -445,7 +445,7 @@ struct NodesConfig {
 /// Configuration of one registry: `[registries."HOST[:PORT]"]`.
 struct RegistryConfig {
   bool insecure{}, blocked{}, mirror_tags{}, require_digest{};
-  std::string ca;
+  std::string ca, client_cert, client_key;
   std::vector<std::string> mirrors, login_servers;
 
   Keys keys() {
@@ -453,6 +453,9 @@ struct RegistryConfig {
         {"insecure", "yes or no", "false", "use plain HTTP", &insecure},
         {"ca", "file", "", "CA certificates (PEM) trusted in addition to the system's", &ca,
          key::kPath},
+        {"client_cert", "file", "", "certificate (PEM) by which this node logs in", &client_cert,
+         key::kPath},
+        {"client_key", "file", "", "private key (PEM) of client_cert", &client_key, key::kPath},
         {"blocked", "yes or no", "false", "refuse this registry", &blocked},
         {"mirrors", "list of hosts", "",
          "`HOST[:PORT][/PREFIX]` to try before the registry, in this order, without credentials",
@@ -464,6 +467,28 @@ struct RegistryConfig {
          &require_digest},
     };
   }
+};
+
+/// One [[registry]] of registries.conf(5): images whose REGISTRY/REPOSITORY begins with `prefix`.
+struct RegistryRule {
+  std::string prefix;                ///< HOST[:PORT][/PATH], or *.DOMAIN for its hosts
+  std::vector<std::string> mirrors;  ///< HOST[:PORT][/PATH], which replaces the prefix
+  bool blocked = false;
+  bool mirror_tags = true;  ///< mirrors resolve tags
+
+  /// Returns the part of the name behind the prefix, without a slash. Empty if it does not match.
+  [[nodiscard]] std::optional<std::string_view> rest_of(std::string_view name) const;
+};
+
+/// The servers to try before an image's registry.
+struct Mirrors {
+  struct Mirror {
+    std::string name;        ///< HOST[:PORT][/PATH], for messages
+    std::string host;        ///< HOST[:PORT]
+    std::string repository;  ///< the repository's name there
+  };
+  std::vector<Mirror> list;
+  bool resolve_tags = false;
 };
 
 /// One table of config.toml.
@@ -482,7 +507,7 @@ struct Config {
   std::int64_t public_ttl{}, private_ttl{}, tag_ttl{}, job_tag_ttl{}, stall_timeout{};  ///< seconds
   std::uint32_t max_parallel_layers{}, import_cpus{};
   std::uint64_t import_memory{}, max_image_bytes{};
-  std::string https_proxy, http_proxy;
+  std::string https_proxy, http_proxy, containers_config;
   std::vector<std::string> no_proxy, allowed_registries, environments;
 
   Keys keys() {
@@ -548,6 +573,10 @@ struct Config {
         {"allowed_registries", "list of hosts", "",
          "`HOST[:PORT]` or `*.DOMAIN` of registries that may be used; empty: all",
          &allowed_registries, key::kHostOrDomain},
+        {"containers_config", "directory", "/etc/containers",
+         "where registries.conf and certs.d of podman are: defaults of the tables of registries; "
+         "empty: not read",
+         &containers_config, key::kDirectory},
         {"environments", "list of directories", "",
          "where environment files of the site are, for `--environment=NAME`", &environments,
          key::kPaths},
@@ -561,6 +590,7 @@ struct Config {
   NodesConfig nodes;
   std::map<std::string, NodesConfig, std::less<>> partitions, features;
   std::map<std::string, RegistryConfig, std::less<>> registries;
+  std::vector<RegistryRule> registry_rules;  ///< of registries.conf
 
   Config();
   /// Returns the tables whose names are fixed, bound to this object.
@@ -576,8 +606,17 @@ struct Config {
   }
   /// Returns the configuration of HOST[:PORT], or the defaults.
   [[nodiscard]] const RegistryConfig& registry(std::string_view host) const;
-  /// Returns an Error for a registry, in normal form, that this site does not allow.
-  [[nodiscard]] Result<void> check_registry(std::string_view registry) const;
+  /// Returns the mirrors of an image, in the order in which they are tried. Those of config.toml
+  /// replace those of registries.conf.
+  [[nodiscard]] Mirrors mirrors_of(const std::string& registry,
+                                   const std::string& repository) const;
+  /// Returns the longest rule of registries.conf that matches, nullptr if none does.
+  [[nodiscard]] const RegistryRule* rule_of(std::string_view registry,
+                                            std::string_view repository) const;
+  /// Returns an Error for a registry, in normal form, that this site does not allow. `repository`:
+  /// empty if only the host is known.
+  [[nodiscard]] Result<void> check_registry(std::string_view registry,
+                                            std::string_view repository = {}) const;
   /// Checks what can be refused before submission. `options`: those in use. `image`: as typed;
   /// empty: none.
   [[nodiscard]] Result<void> check_request(const std::vector<std::string>& options,
@@ -590,12 +629,15 @@ struct Config {
 /// in the order of their names: a key or list in a later file replaces that of an earlier one,
 /// tables are merged. Missing keys have their defaults. An unknown key, a wrong type or a value out
 /// of range is an Error with its line. Files and directories must be owned by root (or `owner`) and
-/// writable by the owner only, including parents.
+/// writable by the owner only, including parents. Below config.toml are the defaults of
+/// `containers_config`, and above them those of `user_containers`, a directory of the same form
+/// (empty: none).
 ///
 /// If the site's files (SPC_CONFIG_FILE) have an error, and the policy record of this boot keeps
 /// the last valid ones (keep_last_valid), returns these with the error in `site.config_error`.
 /// Stores the files that it returns in `records`, an empty text, for the policy record.
 Result<Config> read_config(const std::string& path, uid_t owner = ::geteuid(),
+                           const std::string& user_containers = {},
                            std::string* records = nullptr);
 
 /// Reads the same files for srun, which leaves errors to the nodes: without last valid files, keys
@@ -605,6 +647,12 @@ std::optional<Config> read_valid_config(const std::string& path, uid_t owner = :
 
 /// Parses a configuration text; `name` names the file in messages.
 Result<Config> parse_config(const std::string& text, const std::string& name);
+/// Adds registries.conf, registries.conf.d/*.conf and certs.d of a directory, with the rules of
+/// containers-registries.conf(5) and containers-certs.d(5). Files that do not exist are no error.
+/// Unknown keys are ignored, as by podman. Replaced values are those of earlier files.
+/// `owner`: as for read_config; empty: the directory is the user's own and is not checked.
+Result<void> add_containers_config(Config& config, const std::string& directory,
+                                   std::optional<uid_t> owner);
 /// Adds a configuration text; its values replace existing ones. Returns the first error of the
 /// text, and sets all other keys. Appends the errors of keys to `all`, in no order, unless it is
 /// null.

@@ -175,7 +175,48 @@ Result<void> check_features(const std::vector<std::string>& used,
   return {};
 }
 
-Result<void> Config::check_registry(std::string_view host) const {
+std::optional<std::string_view> RegistryRule::rest_of(std::string_view name) const {
+  std::size_t end = prefix.size();
+  if (prefix.starts_with("*.")) {
+    end = std::min(name.find('/'), name.size());
+    const auto domain = std::string_view(prefix).substr(1);
+    if (!name.substr(0, end).ends_with(domain) || end == domain.size()) return std::nullopt;
+  } else if (!name.starts_with(prefix)) {
+    return std::nullopt;
+  }
+  if (end == name.size()) return std::string_view();
+  return name[end] == '/' ? std::optional(name.substr(end + 1)) : std::nullopt;
+}
+
+const RegistryRule* Config::rule_of(std::string_view registry, std::string_view repository) const {
+  const std::string name =
+      std::string(registry) + (repository.empty() ? "" : "/") + std::string(repository);
+  const RegistryRule* found = nullptr;
+  for (const RegistryRule& rule : registry_rules) {
+    if (rule.rest_of(name) && (found == nullptr || found->prefix.size() < rule.prefix.size()))
+      found = &rule;
+  }
+  return found;
+}
+
+Mirrors Config::mirrors_of(const std::string& registry_name, const std::string& repository) const {
+  const RegistryConfig& keys = registry(registry_name);
+  const RegistryRule* const rule =
+      keys.mirrors.empty() ? rule_of(registry_name, repository) : nullptr;
+  const std::string name = registry_name + "/" + repository;
+  const std::string rest(rule != nullptr ? *rule->rest_of(name) : repository);
+  Mirrors mirrors;
+  mirrors.resolve_tags = rule != nullptr ? rule->mirror_tags : keys.mirror_tags;
+  for (const std::string& mirror : rule != nullptr ? rule->mirrors : keys.mirrors) {
+    const std::size_t slash = std::min(mirror.find('/'), mirror.size());
+    std::string path = mirror.substr(std::min(slash + 1, mirror.size()));
+    if (!path.empty() && !rest.empty()) path += "/";
+    mirrors.list.push_back({mirror, mirror.substr(0, slash), path + rest});
+  }
+  return mirrors;
+}
+
+Result<void> Config::check_registry(std::string_view host, std::string_view repository) const {
   const auto fits = [&](const std::string& one) {
     if (one.starts_with("*."))
       return host.ends_with(std::string_view(one).substr(1)) && host.size() >= one.size();
@@ -183,7 +224,10 @@ Result<void> Config::check_registry(std::string_view host) const {
     return allowed && *allowed == host;
   };
   const auto& allowed = allowed_registries;
-  if (!registry(host).blocked && (allowed.empty() || std::ranges::any_of(allowed, fits))) return {};
+  const RegistryRule* const rule = rule_of(host, repository);
+  if (!registry(host).blocked && (rule == nullptr || !rule->blocked) &&
+      (allowed.empty() || std::ranges::any_of(allowed, fits)))
+    return {};
   return Error(ErrorKind::refused, "this site does not allow registry " + in_quotes(host))
       .hint("push the image to an allowed registry, or ask the administrator");
 }
@@ -197,7 +241,8 @@ Result<void> Config::check_request(const std::vector<std::string>& options,
   // The site's importer has its own registries.
   if (at_registry ? !site.importer.empty() : location.kind != ImageLocation::Kind::remote_file)
     return {};
-  SPC_TRY_OR(.during_pull(location.canonical()), check_registry(location.name.registry));
+  SPC_TRY_OR(.during_pull(location.canonical()),
+             check_registry(location.name.registry, location.name.repository));
   return {};
 }
 

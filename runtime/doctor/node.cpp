@@ -40,6 +40,7 @@
 #include "launch/site/site_request.hpp"
 #include "protocol/policy.hpp"
 #include "reference/reference.hpp"
+#include "registry/client.hpp"
 #include "registry/http.hpp"
 #include "registry/signature.hpp"
 #include "share/node_networks.hpp"
@@ -449,7 +450,7 @@ Finding examine_registry(const std::string& config_path, const std::string& want
   HttpRequest request;
   request.url =
       std::string(settings.insecure ? "http://" : "https://") + reference.api_host() + "/v2/";
-  request.ca = settings.ca;
+  request.tls = tls_of(settings);
   auto http =
       HttpClient::create({.connect = std::chrono::seconds(5), .stall = std::chrono::seconds(5)});
   if (!http) return {what, Verdict::failed, http.error().message(), ""};

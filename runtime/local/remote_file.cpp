@@ -287,7 +287,7 @@ RegistrySession session_for(const RemoteAccess& access, const RemoteFile& wanted
   RegistryEndpoint endpoint;
   endpoint.name = wanted.host;
   endpoint.base_url = (server.insecure ? "http://" : "https://") + wanted.host;
-  endpoint.ca = server.ca;
+  endpoint.tls = tls_of(server);
   session.endpoints.push_back(std::move(endpoint));
   return session;
 }

@@ -127,6 +127,7 @@ std::string ImportRequest::serialize() const {
   add("image", image);
   add("platform", platform.str());
   add("config", config);
+  if (!user_containers.empty()) add("user_containers", user_containers);
   if (pull) add("pull", name_of(*pull));
   if (manifest) add("manifest", manifest->str());
   if (resolved) add("resolved", resolved->str());
@@ -161,6 +162,8 @@ Result<ImportRequest> ImportRequest::parse(std::string_view bytes) {
       request.platform = SPC_TRY(Platform::parse(value));
     } else if (key == "config") {
       request.config = value;
+    } else if (key == "user_containers") {
+      request.user_containers = value;
     } else if (key == "pull") {
       request.pull = parse_pull_policy(value);
       if (!request.pull) return wrong(std::string("pull is ") + kPullPolicies);

@@ -79,6 +79,7 @@ struct ImportRequest {
   std::string image;  ///< ImageLocation::canonical()
   Platform platform = Platform::host();
   std::string config = SPC_CONFIG_FILE;  ///< path of config.toml
+  std::string user_containers;           ///< Places::containers
   std::optional<PullPolicy> pull;        ///< empty: as in config.toml
   /// registry images: only this manifest is accepted, whatever the tag resolves to
   std::optional<Digest> manifest;
@@ -89,7 +90,7 @@ struct ImportRequest {
   bool user_store = false;    ///< the store is the user's own: the user's proxies apply
   bool meter = false;         ///< report progress every few bytes (ImportMessageKind::meter)
   bool only_digest = false;   ///< only resolve the image and send its configuration; store nothing
-  bool own_layers = false;  ///< the layers must be in the store: a stored container needs them
+  bool own_layers = false;    ///< the layers must be in the store: a stored container needs them
   bool only_shared = false;   ///< only fill the shared store; there is no other store
 
   /// number of nodes of the step, which may ask srun's tracker (protocol/tracker.hpp); 0: there is

@@ -161,7 +161,7 @@ namespace {
 RegistryEndpoint endpoint(const std::string& host, const RegistryConfig& config) {
   RegistryEndpoint endpoint;
   endpoint.base_url = (config.insecure ? "http://" : "https://") + host;
-  endpoint.ca = config.ca;
+  endpoint.tls = tls_of(config);
   return endpoint;
 }
 
@@ -177,13 +177,11 @@ HttpProxies completed(HttpProxies proxies, const Config& config) {
 std::vector<RegistryEndpoint> endpoints_of(const ImageReference& reference, const Config& config) {
   const RegistryConfig& registry = config.registry(reference.registry);
   std::vector<RegistryEndpoint> endpoints;
-  for (const std::string& mirror : registry.mirrors) {
-    const std::size_t slash = mirror.find('/');
-    const std::string host = mirror.substr(0, slash);
-    RegistryEndpoint& added = endpoints.emplace_back(endpoint(host, config.registry(host)));
-    added.name = mirror;
-    added.repository =
-        (slash == std::string::npos ? "" : mirror.substr(slash + 1) + "/") + reference.repository;
+  for (const auto& mirror : config.mirrors_of(reference.registry, reference.repository).list) {
+    RegistryEndpoint& added =
+        endpoints.emplace_back(endpoint(mirror.host, config.registry(mirror.host)));
+    added.name = mirror.name;
+    added.repository = mirror.repository;
     added.is_mirror = true;
   }
   RegistryEndpoint& itself = endpoints.emplace_back(endpoint(reference.api_host(), registry));
@@ -431,8 +429,8 @@ void Fetch::request(const std::string& url) {
   }
   http.range_from = ranges_work_ ? received_ : 0;
   http.range_end = ranges_work_ ? request_.end_at : 0;
-  const std::string& own_ca = keys_of(session_.config, at_home ? "" : url).ca;
-  http.ca = own_ca.empty() ? endpoint().ca : own_ca;
+  http.tls = at_home ? endpoint().tls : tls_of(keys_of(session_.config, url));
+  if (http.tls.ca.empty()) http.tls.ca = endpoint().tls.ca;
   http.is_peer = endpoint().is_peer;
   http.allow_loopback = at_home || endpoint().on_loopback;
   used_generation_ = endpoint().authorization_generation;
@@ -811,7 +809,8 @@ void Fetch::ask_token(const std::string& redirected) {
     http->url = redirected;
   }
   token_url_ = http->url;
-  http->ca = keys.ca.empty() ? server.ca : keys.ca;
+  http->tls = tls_of(keys);
+  if (http->tls.ca.empty()) http->tls.ca = server.tls.ca;
   http->allow_loopback = server.on_loopback;
   http->server = "login server";
   if (auto started = session_.http.start(*http, *this); !started) fail(std::move(started).error());

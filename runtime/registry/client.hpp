@@ -82,12 +82,17 @@ enum class Access {
   not_known,             ///< holders of these credentials; anonymous access was not tried
 };
 
+/// Returns the files of a registry for TLS.
+inline TlsFiles tls_of(const RegistryConfig& keys) {
+  return {keys.ca, keys.client_cert, keys.client_key};
+}
+
 /// One server for a repository: the registry itself or a mirror.
 struct RegistryEndpoint {
   std::string name;        ///< HOST[:PORT][/PREFIX], for messages
   std::string base_url;    ///< scheme and host
   std::string repository;  ///< the repository's name on this server
-  std::string ca;          ///< CA certificates trusted in addition to the system's
+  TlsFiles tls;
   bool is_mirror = false;  ///< gets no credentials; on failure the next server is tried
   bool is_peer = false;    ///< another node of the step: any failure ends the fetch without a retry
   bool gave_up = false;    ///< a failed mirror is skipped

@@ -120,6 +120,11 @@ Error explain_curl(CURL* handle, CURLcode code, const char* detail, bool proxied
         return {ErrorKind::unavailable, "does not respond within 15 seconds"};
       return {ErrorKind::unavailable, "stopped sending"};
     case CURLE_PEER_FAILED_VERIFICATION: return explain_certificate(handle, detail, server);
+    case CURLE_SSL_CERTPROBLEM:
+      return std::move(Error(ErrorKind::refused, "TLS certificate of this client: " + shown)
+                           .hint(formatted("set client_cert and client_key of this {} in "
+                                           "config.toml, or put them into certs.d",
+                                           server)));
     case CURLE_SSL_CACERT_BADFILE:
       return {ErrorKind::invalid, "the file of trusted certificates cannot be read: " + shown};
     case CURLE_SSL_CONNECT_ERROR:
@@ -475,6 +480,9 @@ struct HttpClient::Impl {
       end.error = Error(ErrorKind::refused, transfer.refused);
       return end;
     }
+    // TLS 1.3 servers ask for a certificate behind the handshake. A retry does not help.
+    if (std::strstr(transfer.error, "certificate required") != nullptr)
+      code = CURLE_SSL_CERTPROBLEM;
     end.kind = kind_of_end(transfer.handle, code);
     end.error =
         explain_curl(transfer.handle, code, transfer.error, transfer.proxied, transfer.server);
@@ -501,6 +509,15 @@ std::string range_header(const HttpRequest& request) {
   return formatted("Range: bytes={}-{}", request.range_from, last);
 }
 
+/// Sets the client's certificate. Returns false if there is no memory. curl reads the files when it
+/// connects.
+bool identify(CURL* handle, const TlsFiles& files) {
+  const auto set = [&](CURLoption option, const std::string& path) {
+    return path.empty() || curl_easy_setopt(handle, option, path.c_str()) == CURLE_OK;
+  };
+  return set(CURLOPT_SSLCERT, files.certificate) && set(CURLOPT_SSLKEY, files.key);
+}
+
 }  // namespace
 
 Result<void> HttpClient::start(const HttpRequest& request, HttpHandler& handler) {
@@ -523,7 +540,7 @@ Result<void> HttpClient::start(const HttpRequest& request, HttpHandler& handler)
   if (handle == nullptr) return Error(ErrorKind::no_space, "start a request: out of memory");
   Transfer* self = impl_->transfers.emplace_back(std::move(transfer)).get();
 
-  bool ok = true;
+  bool ok = identify(handle, request.tls);
   std::string why = "out of memory";
   const auto set = [&](CURLoption option, auto value) {
     const CURLcode code = ok ? curl_easy_setopt(handle, option, value) : CURLE_OK;
@@ -556,8 +573,8 @@ Result<void> HttpClient::start(const HttpRequest& request, HttpHandler& handler)
   set(CURLOPT_OPENSOCKETFUNCTION, &Transfer::on_socket);
   set(CURLOPT_OPENSOCKETDATA, static_cast<void*>(self));
   if (request.head) set(CURLOPT_NOBODY, 1L);
-  if (!request.ca.empty()) {
-    set(CURLOPT_CAINFO, request.ca.c_str());
+  if (!request.tls.ca.empty()) {
+    set(CURLOPT_CAINFO, request.tls.ca.c_str());
   } else if (is_https) {
     if (!impl_->hashed_certificates) impl_->hashed_certificates = has_hashed_certificates();
     self->without_bundle = *impl_->hashed_certificates;

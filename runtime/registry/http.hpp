@@ -64,6 +64,12 @@ struct HttpUpload {
   std::function<void(std::uint64_t)> meter;
 };
 
+/// Files of a connection over TLS, in PEM.
+struct TlsFiles {
+  std::string ca;                ///< CA certificates trusted in addition to the system's
+  std::string certificate, key;  ///< of the client; empty: none
+};
+
 /// One HTTP request. Fetch handles redirects and retries.
 struct HttpRequest {
   std::string url;
@@ -75,7 +81,7 @@ struct HttpRequest {
   std::optional<std::string> form;  ///< POST this, application/x-www-form-urlencoded
   std::uint64_t range_from = 0;     ///< > 0: request the bytes from here to the end
   std::uint64_t range_end = 0;      ///< > 0: request the bytes up to this one, without it
-  std::string ca;                   ///< CA certificates trusted in addition to the system's
+  TlsFiles tls;
   bool is_peer = false;  ///< another node: no proxy, a short connect time-out, no stall time-out
   bool allow_loopback = true;       ///< false: a redirect must not lead to this node's own services
   const char* server = "registry";  ///< kind of server, for hints

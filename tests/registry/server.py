@@ -159,7 +159,8 @@ class Server(socketserver.ThreadingMixIn, http.server.HTTPServer):
     daemon_threads = True
     request_queue_size = 64
 
-    def __init__(self, certificate=None, address="127.0.0.1"):
+    def __init__(self, certificate=None, address="127.0.0.1", clients=None):
+        """`clients`: the CA of certificates that clients must have."""
         super().__init__((address, 0), Handler)
         self.repositories, self.paths, self.requests, self.lock = {}, [], [], threading.Lock()
         self.takes_pushes = False
@@ -168,6 +169,9 @@ class Server(socketserver.ThreadingMixIn, http.server.HTTPServer):
         if certificate:
             context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
             context.load_cert_chain(*certificate)
+            if clients:
+                context.load_verify_locations(clients)
+                context.verify_mode = ssl.CERT_REQUIRED
             self.socket = context.wrap_socket(self.socket, server_side=True, do_handshake_on_connect=False)
         threading.Thread(target=self.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
 

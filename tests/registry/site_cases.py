@@ -4,6 +4,7 @@ import os
 import shutil
 import struct
 import subprocess
+import tempfile
 import threading
 import time
 
@@ -118,6 +119,136 @@ def test_trusted_certificates_are_read_from_bundle_and_hashed_files():
             file.write(f"#!/bin/sh\nexec unshare --user --map-root-user --mount sh -c 'mount --bind {trusted} /etc/ssl/certs && exec {agent.IMPORT}'\n")
         os.chmod(script, 0o755)
         succeeds(pull("system", server=server, settings=config("", elsewhere), program=script), small)
+
+
+# --- registries.conf and certs.d ---
+
+
+def containers_config(text, certificates=(), drop_ins=()):
+    """config.toml that names a directory with this registries.conf. `certificates`: HOST:PORT, name, file."""
+    directory = tempfile.mkdtemp(dir=work)
+    os.chmod(directory, 0o755)
+    for path, content in (("registries.conf", text), *((f"registries.conf.d/{name}", more) for name, more in drop_ins)):
+        os.makedirs(os.path.dirname(os.path.join(directory, path)), exist_ok=True)
+        with open(os.path.join(directory, path), "w") as file:
+            file.write(content)
+    for host, name, file in certificates:
+        os.makedirs(os.path.join(directory, "certs.d", host), exist_ok=True)
+        shutil.copy(file, os.path.join(directory, "certs.d", host, name))
+    return directory
+
+
+def with_containers(directory, text=""):
+    path = tempfile.mktemp(dir=work, suffix=".toml")
+    with open(path, "w") as file:
+        file.write(f'stall_timeout = 2\ncontainers_config = "{directory}"\n{text}\n')
+    os.chmod(path, 0o644)
+    return path
+
+
+def insecure(server, more=""):
+    return f'[[registry]]\nlocation = "{server.name}"\ninsecure = true\n{more}\n'
+
+
+def test_registries_conf_insecure_and_blocked():
+    registry.repository("conf/open", small)
+    registry.repository("conf/closed", small)
+    directory = containers_config(insecure(registry) + f'[[registry]]\nprefix = "{registry.name}/conf/closed"\nblocked = true\n')
+    settings = with_containers(directory)
+    succeeds(pull("conf/open", settings=settings), small)
+    fails(pull("conf/closed", settings=settings), f'this site does not allow registry "{registry.name}"')
+    fails(pull("conf/open", settings=with_containers("")), "")
+    fails(pull("conf/open", settings=with_containers(directory, f'[registries."{registry.name}"]\ninsecure = false')), "does not speak TLS")
+    registry.repository("conf/closed-not", small)
+    succeeds(pull("conf/closed-not", settings=settings), small)
+    later = ("10-later.conf", f'[[registry]]\nprefix = "{registry.name}/conf/closed"\nblocked = false\n')
+    with open(os.path.join(directory, "registries.conf")) as file:
+        settings = with_containers(containers_config(file.read(), drop_ins=(later, ("20.toml", "no drop-in"))))
+    succeeds(pull("conf/closed", settings=settings), small)
+
+
+def test_registries_conf_mirrors_and_locations():
+    mirror = Server()
+    for name in ("m/path/image", "moved/image"):
+        mirror.repository(name, small)
+    registry.repository("team/path/image")  # has nothing
+    text = insecure(registry) + f"""
+[[registry]]
+prefix = "{registry.name}/team"
+location = "{registry.name}/team"
+[[registry.mirror]]
+location = "{mirror.name}/m"
+insecure = true
+[[registry]]
+prefix = "registry.invalid/old"
+location = "{mirror.name}/moved"
+"""
+    settings = with_containers(containers_config(text))
+    succeeds(pull("team/path/image", settings=settings), small)
+    assert mirror.seen("/v2/m/path/image/manifests/1"), mirror.requests
+    result = agent.run(store := new_store(), "registry.invalid/old/image:1", config=settings)
+    result.store = store
+    succeeds(result, small)
+    # A mirror for digests only does not resolve a tag.
+    before = len(mirror.seen("/manifests/1"))
+    by_digest = text.replace(f'location = "{mirror.name}/m"', f'location = "{mirror.name}/m"\npull-from-mirror = "digest-only"')
+    fails(pull("team/path/image", settings=with_containers(containers_config(by_digest))), "")
+    assert len(mirror.seen("/manifests/1")) == before
+    succeeds(pull("team/path/image", tag="@" + small.digest, settings=with_containers(containers_config(by_digest))), small)
+    # Mirrors of config.toml replace those of registries.conf.
+    settings = with_containers(containers_config(text), f'[registries."{registry.name}"]\nmirrors = ["{elsewhere.name}"]\n[registries."{elsewhere.name}"]\ninsecure = true')
+    before = len(mirror.seen("/v2/m/"))
+    fails(pull("team/path/image", settings=settings), "")
+    assert len(mirror.seen("/v2/m/")) == before
+
+
+def test_registries_conf_search_list_sets_default_registry():
+    registry.repository("library-of/short", small)
+    for hosts, status in ((f'"{registry.name}"', 0), (f'"{registry.name}", "registry.invalid"', 0), (f'"registry.invalid", "{registry.name}"', 1)):
+        settings = with_containers(containers_config(f"unqualified-search-registries = [{hosts}]\n" + insecure(registry)))
+        result = agent.run(store := new_store(), "library-of/short:1", config=settings)
+        result.store = store
+        assert result.status == status, result
+        if status == 0:
+            succeeds(result, small)
+    settings = with_containers(containers_config(f'unqualified-search-registries = ["registry.invalid"]\n' + insecure(registry)), f'default_registry = "{registry.name}"')
+    result = agent.run(store := new_store(), "library-of/short:1", config=settings)
+    result.store = store
+    succeeds(result, small)
+
+
+def test_certs_d_ca_and_client_certificate():
+    made = make_certificates("certs-d")
+    ca, other = (os.path.join(made["directory"], name) for name in ("ca.crt", "other.crt"))
+    server = Server(made["good"], clients=ca)
+    server.repository("tls", small)
+    certificate, key = made["wrongname"]  # signed by the same CA
+    own = ((server.name, "ca.crt", ca), (server.name, "client.cert", certificate), (server.name, "client.key", key))
+    succeeds(pull("tls", server=server, settings=with_containers(containers_config("", own))), small)
+    fails(pull("tls", server=server, settings=with_containers(containers_config("", own[:1]))), "TLS certificate of this client: ", "certificate required", "set client_cert and client_key")
+    fails(pull("tls", server=server, settings=with_containers(containers_config("", own[:2]))), "certificate required")
+    bad = ((server.name, "ca.crt", ca), (server.name, "client.cert", ca), (server.name, "client.key", key))
+    fails(pull("tls", server=server, settings=with_containers(containers_config("", bad))), "TLS certificate of this client: ")
+    fails(pull("tls", server=server, settings=with_containers(containers_config("", own[1:]))), "TLS certificate is self-signed")
+    fails(pull("tls", server=server, settings=with_containers(containers_config("", own), f'[registries."{server.name}"]\nca = "{other}"')), "TLS certificate is self-signed")
+    settings = with_containers("", f'[registries."{server.name}"]\nca = "{ca}"\nclient_cert = "{certificate}"\nclient_key = "{key}"')
+    succeeds(pull("tls", server=server, settings=settings), small)
+    # A certificate is for its registry: a redirect to another server gets none.
+    elsewhere_tls = Server(made["good"], clients=ca)
+    server.repository("down", small, lambda h, kind, *_: kind == "blobs" and (h.answer(302, extra={"Location": f"https://{elsewhere_tls.name}/x"}) or True))
+    fails(pull("down", server=server, settings=with_containers(containers_config("", own))), "")
+    assert not elsewhere_tls.requests, elsewhere_tls.requests
+
+
+def test_registries_conf_errors_and_strangers():
+    registry.repository("conf/errors", small)
+    for text, message in (("[[registry]", "not valid TOML"), ('[[registry]]\nblocked = true\n', "has neither prefix nor location"), ('[[registry]]\nlocation = "a b"\n', "line 1"),
+                          ('[[registry]]\nlocation = "a.example"\n[[registry.mirror]]\n', "has a mirror without location")):
+        fails(pull("conf/errors", settings=with_containers(directory := containers_config(text))), f'configuration "{directory}/registries.conf', message)
+    directory = containers_config(insecure(registry, "[aliases]\nx = 'y'\n"))
+    succeeds(pull("conf/errors", settings=with_containers(directory)), small)
+    os.chmod(os.path.join(directory, "registries.conf"), 0o666)
+    fails(pull("conf/errors", settings=with_containers(directory)), "is writable by others")
 
 
 # --- concurrency and kills ---

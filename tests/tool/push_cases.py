@@ -245,3 +245,25 @@ def test_real_registry_accepts_pushes():
     assert "2 came from another repository" in moved.err, moved
     user("push", "-q", base(), f"{real.name}/real/base:1").succeeds()
     user("run", "-q", f"{real.name}/real/base:1", "sh", "-c", "echo $GREETER").succeeds("base\n")
+
+
+def test_users_registries_conf_applies_to_pull_and_push():
+    digest = None
+    name = image("conf/from", [{"etc/hello": b"conf\n"}])
+    machine.write("/etc/spank-container/config.toml", "stall_timeout = 3\n")
+    containers = os.path.join(home, ".config/containers")
+    os.makedirs(containers + "/registries.conf.d")
+    try:
+        user("pull", name).fails(1, registry.name)
+        machine.write(containers + "/registries.conf", f'unqualified-search-registries = ["{registry.name}"]\n[[registry]]\nlocation = "{registry.name}"\ninsecure = true\n')
+        digest = user("pull", "conf/from:1").succeeds().out.strip()
+        machine.write(containers + "/registries.conf.d/away.conf", f'[[registry]]\nprefix = "{away.name}"\ninsecure = true\n')
+        os.chmod(containers, 0o775)  # as with the umask 002 of some distributions
+        user("push", name, f"{away.name}/conf/to:1").succeeds(digest)
+        machine.write(containers + "/registries.conf.d/closed.conf", f'[[registry]]\nprefix = "{registry.name}/conf"\nblocked = true\n')
+        user("pull", "--pull=always", name).fails(1, "does not allow registry")
+        root("pull", name).fails(1, registry.name)  # a user's file is of no other user
+        user("pull", "--pull=always", name, XDG_CONFIG_HOME=home + "/none").fails(1, registry.name)
+    finally:
+        subprocess.run(["rm", "-r", os.path.join(home, ".config")], check=True)
+        configured()

@@ -279,7 +279,7 @@ PolicyRecord record_of(const Config& config) {
 /// Fills the policy record and returns the file with the texts that it refers to.
 Result<UniqueFd> read_policy(PolicyRecord& policy) {
   std::string files;
-  auto config = SPC_TRY(read_config(SPC_CONFIG_FILE, 0, &files));
+  auto config = SPC_TRY(read_config(SPC_CONFIG_FILE, 0, {}, &files));
   if (config.default_registry.size() >= sizeof policy.default_registry) {
     return Error(ErrorKind::invalid, "config.toml: default_registry is too long");
   }

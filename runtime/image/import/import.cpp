@@ -116,7 +116,7 @@ Result<void> check_all_there(const Manifest& manifest, const SharedStore& store,
 
 Result<Digest> fill(const ImportRequest& request, const ImageReference& name, const Config& config,
                     AgentLink& agent) {
-  SPC_TRY(config.check_registry(name.registry));
+  SPC_TRY(config.check_registry(name.registry, name.repository));
   const auto store = SPC_TRY(
       SharedStore::open(config.shared.directory, config.shared.max_size, config.shared.grace()));
   const auto http = SPC_TRY(HttpClient::create(
@@ -184,7 +184,7 @@ Result<std::string> answer_for(const std::string& name, std::string_view pull) {
   const auto config = SPC_TRY(read_config(SPC_CONFIG_FILE));
   const auto image = SPC_TRY(ImageLocation::parse(name, config.default_registry));
   if (!is_asked(config, image, parse_pull_policy(pull).value_or(config.pull))) return std::string();
-  SPC_TRY(config.check_registry(image.name.registry));
+  SPC_TRY(config.check_registry(image.name.registry, image.name.repository));
   const auto http = SPC_TRY(HttpClient::create(
       {.stall = std::chrono::seconds(config.stall_timeout), .proxies = proxies_of_user(config)}));
   Silence log;
@@ -699,7 +699,7 @@ Result<Digest> import_by(const Import& import, const ImageReference& name, ByDig
 /// use another registry than srun.
 Result<Digest> import_from_registry(const Import& import, const ImageReference& name,
                                     UserSourceLink& user) {
-  SPC_TRY(import.config.check_registry(name.registry));
+  SPC_TRY(import.config.check_registry(name.registry, name.repository));
   ByDigest as_given{.digest = import.request.manifest};
   if (!import.request.resolved || as_given.digest || name.digest)
     return import_by(import, name, as_given, user);
@@ -732,7 +732,7 @@ Result<std::vector<LayerRun>> bring_layers_below(const Import& import, const Res
   if (SPC_TRY(sort_layers(all, runs, import.store, rights)).missing.empty()) return with_top();
   const auto below = SPC_TRY(ImageReference::parse(image.manifest.layers_of));
   if (!below.digest) return Error(ErrorKind::corrupt, "does not name the base image by digest");
-  SPC_TRY(import.config.check_registry(below.registry));
+  SPC_TRY(import.config.check_registry(below.registry, below.repository));
   ImportRequest request = import.request;
   request.resolved = below.digest;  // keep no name for it
   request.manifest.reset();
@@ -849,7 +849,7 @@ Result<Digest> import_as_asked(AgentLink& agent, const Result<ImageStore>& store
   if (size <= 0) return Error(ErrorKind::unavailable, "read the import request: there is none");
   bytes.resize(static_cast<std::size_t>(size));
   const auto request = SPC_TRY(ImportRequest::parse(bytes));
-  auto config = SPC_TRY(read_config(request.config));
+  auto config = SPC_TRY(read_config(request.config, ::geteuid(), request.user_containers));
   use_processors(config.import_cpus);
   if (!request.user_store) check_shared_store(config.shared, agent);
   const ImportSandbox sandbox{.store = request.only_shared ? -1 : kImportStore,

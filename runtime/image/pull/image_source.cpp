@@ -286,7 +286,7 @@ Repository::Repository(HttpClient& http, Log& log, const ImageReference& referen
                        const Config& config, AskUser ask_user)
     : reference_(reference),
       shown_(reference.canonical()),
-      mirrors_know_tags_(config.registry(reference.registry).mirror_tags),
+      mirrors_know_tags_(config.mirrors_of(reference.registry, reference.repository).resolve_tags),
       session_{.http = http,
                .log = log,
                .registry = reference.registry,

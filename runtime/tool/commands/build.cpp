@@ -128,7 +128,7 @@ Result<BuildOrder> order_of(const Arguments& arguments) {
 }
 
 Result<int> build_here(const Arguments& arguments, const Places& places) {
-  const auto config = SPC_TRY(read_config(places.config));
+  const auto config = SPC_TRY(read_config(places.config, ::geteuid(), places.containers));
   std::string name;
   if (const std::string tag = arguments.value("tag"); !tag.empty()) {
     const auto reference =

@@ -990,7 +990,7 @@ Result<int> run_audit(const Arguments& arguments) {
 
 Result<int> run_info(const Arguments& arguments) {
   const auto places = SPC_TRY(Places::find());
-  const auto config = SPC_TRY(read_config(places.config));
+  const auto config = SPC_TRY(read_config(places.config, ::geteuid(), places.containers));
   utsname system{};
   ::uname(&system);
   const std::string import = own_program("import");

@@ -563,7 +563,7 @@ Result<int> print_image(const Arguments& arguments, const ListedImage& image, co
 
 Result<int> run_inspect(const Arguments& arguments) {
   const auto places = SPC_TRY(Places::find());
-  const auto config = SPC_TRY(read_config(places.config));
+  const auto config = SPC_TRY(read_config(places.config, ::geteuid(), places.containers));
   const auto location = ImageLocation::parse(arguments.words[0], config.default_registry);
   if (location && location->kind == ImageLocation::Kind::path) {
     auto opened = SPC_TRY(
@@ -635,7 +635,7 @@ std::vector<StoredName> names_meant(const ListedImage& image, const std::string&
 
 /// Removes named containers unused for the site's container_ttl. Returns their number.
 Result<std::size_t> expire_containers(const Places& places, bool dry) {
-  const auto config = SPC_TRY(read_config(places.config));
+  const auto config = SPC_TRY(read_config(places.config, ::geteuid(), places.containers));
   if (config.store.container_ttl == 0) return std::size_t{0};
   std::size_t removed = 0;
   std::set<uid_t> users;
@@ -690,7 +690,7 @@ Result<int> clean_shared_store(const Arguments& arguments) {
 
 Result<int> run_rm(const Arguments& arguments) {
   const auto places = SPC_TRY(Places::find());
-  const auto config = SPC_TRY(read_config(places.config));
+  const auto config = SPC_TRY(read_config(places.config, ::geteuid(), places.containers));
   const auto directory = SPC_TRY(open_complete(places));
   const auto store = SPC_TRY(ImageStore::open(directory.get()));
   for (const std::string& text : arguments.words) {

@@ -463,7 +463,7 @@ Result<int> run_as_user(const Places& places, const Arguments& arguments, RunOpt
   }
   SPC_TRY(check_kernel());  // before a useless pull
   UserRun run(arguments, options, places, fixed);
-  run.config = SPC_TRY(read_config(places.config));
+  run.config = SPC_TRY(read_config(places.config, ::geteuid(), places.containers));
   if (!options.request.writable) options.request.writable = run.config.writable;
   if (!options.request.mount_home && run.config.mount_home) {
     const auto usable = check_home(UserIdentity::of_job(own_environment()).home, false);
@@ -491,7 +491,7 @@ Result<int> run_as_root(const Places& places, const Arguments& arguments, const 
   Commands commands = fixed != nullptr ? *fixed : Commands{arguments.rest};
   const auto wanted = SPC_TRY(parse_wanted(arguments, name));
   if (commands.front().empty()) {
-    const auto config = SPC_TRY(read_config(places.config));
+    const auto config = SPC_TRY(read_config(places.config, ::geteuid(), places.containers));
     SPC_TRY(pull_into_node_store(places, config, wanted));
     const auto store = SPC_TRY(open_store(places.store));
     const auto image = SPC_TRY(find_image(store.get(), name, config.default_registry));

@@ -569,7 +569,7 @@ void print_created(const Arguments& arguments, const Json& record) {
 
 Result<int> create(const Arguments& arguments, const std::string& state) {
   const auto places = SPC_TRY(Places::find());
-  const auto config = SPC_TRY(read_config(places.config));
+  const auto config = SPC_TRY(read_config(places.config, ::geteuid(), places.containers));
   NewSandbox made;
   made.name = arguments.has("name") ? arguments.value("name") : random_name();
   made.map = arguments.has("remap-root") ? RootMap::root : RootMap::self;

@@ -270,7 +270,7 @@ Result<int> run_pull(const Arguments& arguments) {
     return pull_side_by_side(arguments);
   }
   const auto places = SPC_TRY(Places::find());
-  const auto config = SPC_TRY(read_config(places.config));
+  const auto config = SPC_TRY(read_config(places.config, ::geteuid(), places.containers));
   const auto wanted = SPC_TRY(parse_wanted(arguments, arguments.words[0]));
   Digest digest;
   if (arguments.has("output")) {
@@ -300,7 +300,7 @@ Result<int> run_import(const Arguments& arguments) {
                  "import a file: the node's store takes images from registries only")
         .hint("use the file with --container-image, or import it as a non-root user");
   }
-  const auto config = SPC_TRY(read_config(places.config));
+  const auto config = SPC_TRY(read_config(places.config, ::geteuid(), places.containers));
   std::string source = arguments.words[0];
   const auto reference = SPC_TRY_DURING(
       "new name", ImageReference::parse(arguments.words[1], config.default_registry));
@@ -416,7 +416,7 @@ Result<int> run_export(const Arguments& arguments) {
                      ": one layer is what --container-save writes, of a job's container")
         .hint("name a FILE.tar, FILE.sif or FILE.sqsh");
   const auto places = SPC_TRY(Places::find());
-  const auto config = SPC_TRY(read_config(places.config));
+  const auto config = SPC_TRY(read_config(places.config, ::geteuid(), places.containers));
   auto source = SPC_TRY(open_archive_source(places, config, name));
   OpenedImage& opened = source.opened;
   const auto changes = arguments.values("change");
@@ -652,7 +652,7 @@ class Push {
 
 Result<int> run_push(const Arguments& arguments) {
   const auto places = SPC_TRY(Places::find());
-  const auto config = SPC_TRY(read_config(places.config));
+  const auto config = SPC_TRY(read_config(places.config, ::geteuid(), places.containers));
   return Push(arguments, places, config).run();
 }
 

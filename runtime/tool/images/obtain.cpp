@@ -428,6 +428,7 @@ ImportRequest request_for(const Places& places, const PullRequest& wanted,
   request.registry_user = image.name.user;
   request.user_store = true;
   request.config = places.config;
+  request.user_containers = places.containers;
   request.uid = ::geteuid();
   request.verbose = wanted.verbose;
   if (wanted.platform) request.platform = *wanted.platform;

@@ -60,8 +60,9 @@ Result<Places> Places::find() {
         .hint("set XDG_DATA_HOME");
   }
   places.running = places.store + "/running";
-  const std::string config =
-      under(absolute_variable("XDG_CONFIG_HOME"), places.home, "/.config") + "/config.toml";
+  const std::string own = under(absolute_variable("XDG_CONFIG_HOME"), places.home, "/.config");
+  const std::string config = own + "/config.toml";
+  if (!own.empty()) places.containers = own.substr(0, own.rfind('/')) + "/containers";
   if (::access(config.c_str(), F_OK) == 0) places.config = config;
   return places;
 }

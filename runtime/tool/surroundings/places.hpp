@@ -29,9 +29,9 @@ inline constexpr char kImagesProgram[] = "scontainer-images";
 /// The command line after a command's name.
 struct Arguments {
   std::map<std::string, std::vector<std::string>, std::less<>>
-      options;                     ///< by long name, without dashes
-  std::vector<std::string> words;  ///< positional arguments
-  std::vector<std::string> rest;   ///< the command to run, unchanged
+      options;                                          ///< by long name, without dashes
+  std::vector<std::string> words;                       ///< positional arguments
+  std::vector<std::string> rest;                        ///< the command to run, unchanged
   std::map<std::string, std::string> annotations = {};  ///< of an environment file
   /// FILE:LINE of options that an environment file set, by `--NAME=VALUE`
   std::map<std::string, std::string, std::less<>> origins = {};
@@ -54,11 +54,13 @@ struct Arguments {
 
 /// Paths for this user on this machine.
 struct Places {
-  std::string home;     ///< empty if the user has none
-  std::string store;    ///< root: the node's store; others: $XDG_DATA_HOME/spank-container,
-                        ///< ~/.local/share/spank-container
-  std::string config;   ///< the user's config.toml if there is one, otherwise the site's
-  std::string running;  ///< one file per running container started by `run`
+  std::string home;        ///< empty if the user has none
+  std::string store;       ///< root: the node's store; others: $XDG_DATA_HOME/spank-container,
+                           ///< ~/.local/share/spank-container
+  std::string config;      ///< the user's config.toml if there is one, otherwise the site's
+  std::string containers;  ///< $XDG_CONFIG_HOME/containers, ~/.config/containers: the user's
+                           ///< registries.conf and certs.d; empty for root
+  std::string running;     ///< one file per running container started by `run`
   /// Returns a directory for mounts that only the caller sees.
   [[nodiscard]] std::string workspace() const {
     return own_store ? store + "/workspace" : SPC_RUN_DIR "/workspace";

@@ -1,4 +1,5 @@
 #include "config/config.hpp"
+#include "base/format.hpp"
 #include "base/process/supervised.hpp"
 #include "unit/catch2_compat.hpp"
 
@@ -259,7 +260,8 @@ check_at_submit = true
   CHECK(all ==
         "remap_root=true\nentrypoint=task\nentrypoint_timeout=5\nslurm=true\nbatch="
         "steps\ncontainer_scope=job\nmessages=pyxis\n"
-        "error_report=false\nfailure_hints=false\ndiscarded_files=2097152\ntask_prolog_on_host=true\nmounts=/a:/b:ro\nmounts=tmpfs:/"
+        "error_report=false\nfailure_hints=false\ndiscarded_files=2097152\ntask_prolog_on_host="
+        "true\nmounts=/a:/b:ro\nmounts=tmpfs:/"
         "c\nenv=A=b=c\nenv=_=\nkeep_env=A\n"
         "keep_env=B_*\nunsetenv=C\nunsetenv=D_*\nallowed_paths=/"
         "images\nfeatures_off=container-save\nfeatures_off=container-name\nmax_tmpfs_size=10%\n"
@@ -484,4 +486,71 @@ TEST_CASE("config_for_srun_has_the_valid_keys") {
   CHECK(config->check_request({"container-name"}, "b:1/x"));
   ::chmod(path.c_str(), 0666);
   CHECK_FALSE(read_valid_config(path));
+}
+
+TEST_CASE("registries_conf_longest_prefix_counts") {
+  const Scratch scratch;
+  scratch.write("registries.conf", R"(
+unqualified-search-registries = ["quay.io", "docker.io"]
+short-name-mode = "enforcing"
+[[registry]]
+prefix = "*.example.org"
+location = "cache:5000/all"
+[[registry]]
+location = "REG.example.org"
+[[registry]]
+prefix = "reg.example.org/team"
+blocked = true
+[[registry.mirror]]
+location = "cache:5000/team"
+insecure = true
+[[registry.mirror]]
+location = "tags:5000"
+pull-from-mirror = "tag-only"
+[[registry]]
+prefix = "index.docker.io/library"
+mirror-by-digest-only = true
+[[registry.mirror]]
+location = "cache:5000"
+)");
+  scratch.write("certs.d/cache:5000/b.crt", "");
+  scratch.write("certs.d/cache:5000/a.crt", "");
+  scratch.write("certs.d/cache:5000/alone.cert", "");
+  scratch.write("certs.d/cache:5000/pair.cert", "");
+  scratch.write("certs.d/cache:5000/pair.key", "");
+  Config config;
+  REQUIRE(add_containers_config(config, scratch.directory, std::nullopt));
+  CHECK(config.default_registry == "docker.io");
+  const auto mirrors = [&](const std::string& registry, const std::string& repository) {
+    std::string text;
+    for (const auto& mirror : config.mirrors_of(registry, repository).list)
+      text += mirror.host + "=" + mirror.repository + " ";
+    return text;
+  };
+  CHECK(mirrors("a.b.example.org", "x/y") == "cache:5000=all/x/y ");
+  CHECK(mirrors("example.org", "x").empty());
+  CHECK(mirrors("a.example.org:5000", "x").empty());
+  CHECK(mirrors("reg.example.org", "x").empty());
+  CHECK(mirrors("reg.example.org", "team/x") == "cache:5000=team/x ");
+  CHECK(mirrors("reg.example.org", "teamwork/x").empty());
+  CHECK(mirrors("docker.io", "library/debian") == "cache:5000=debian ");
+  CHECK(mirrors("docker.io", "other/debian").empty());
+  CHECK(config.mirrors_of("reg.example.org", "team/x").resolve_tags);
+  CHECK(!config.mirrors_of("docker.io", "library/debian").resolve_tags);
+  CHECK(config.check_registry("reg.example.org", "teamwork/x"));
+  CHECK(refused(config.check_registry("reg.example.org", "team/x"), "does not allow"));
+  const RegistryConfig& cache = config.registry("cache:5000");
+  CHECK(cache.insecure);
+  CHECK(cache.ca == scratch.path("certs.d/cache:5000/a.crt"));
+  CHECK(cache.client_cert == scratch.path("certs.d/cache:5000/pair.cert"));
+  CHECK(cache.client_key == scratch.path("certs.d/cache:5000/pair.key"));
+}
+
+TEST_CASE("registries_conf_wrong_locations_are_refused") {
+  const Scratch scratch;
+  for (const char* location : {"a b", "host/../x", "https://host", "host:port", "host//x", "/x"}) {
+    scratch.write("registries.conf", formatted("[[registry]]\nlocation = \"{}\"\n", location));
+    Config config;
+    CHECK(refused(add_containers_config(config, scratch.directory, std::nullopt), "line 1"));
+  }
 }
