@@ -532,8 +532,9 @@ Result<void> add_rule(Config& config, const toml::table& table) {
 }
 
 Result<void> add_registries(Config& config, const ConfigFile& file) {
-  const std::string what = "configuration " + in_quotes(file.path);
-  const auto root = SPC_TRY(parse_toml(file.text, what));
+  std::string_view text = file;
+  const std::string what = "configuration " + in_quotes(next_part(text, '\n'));
+  const auto root = SPC_TRY(parse_toml(std::string(text), what));
   if (const toml::array* const search = root["unqualified-search-registries"].as_array()) {
     // Only one registry is asked: docker.io, the default, if it is listed, or else the first one.
     std::vector<std::string> hosts;
