@@ -314,3 +314,30 @@ def catalogue_names_are_names_of_images(cluster):
         done = cluster.run("srun", "-w", "node01", "--container-image=toy", "--container-name=of-toy", "true")
         cluster.run("srun", "-w", "node01", "--container-image=toy", "--container-name=of-toy:remove", "true")
         done.good()
+
+
+@test
+def registries_conf_of_podman_applies_to_jobs(cluster):
+    directory = os.path.join(cluster.etc, "containers")
+    path, existed = os.path.join(directory, "registries.conf"), os.path.isdir(directory)
+    os.makedirs(directory, exist_ok=True)
+    before = open(path).read() if os.path.exists(path) else None
+    try:
+        with open(path, "w") as file:
+            file.write('[[registry]]\nprefix = "old.invalid/team"\nlocation = "registry:5000/suites"\n'
+                       '[[registry]]\nprefix = "registry:5000/suites/closed"\nblocked = true\n')
+        cluster.run("srun", f"-N{len(cluster.nodes)}", "--container-image=old.invalid/team/base:1", "cat", "/etc/debian_version").good()
+        done = cluster.run("srun", "-w", "node01", "--container-image=registry:5000/suites/closed/base:1", "true")
+        expect(done.rc != 0 and 'this site does not allow registry "registry:5000"' in done.err, "a blocked prefix", done)
+        done = cluster.run("srun", "-w", "node01", "--container-image=registry:5000/suites/base:1", "true")
+        expect(done.rc == 0, "another prefix of the same registry", done)
+    finally:
+        if before is None:
+            os.unlink(path)
+        else:
+            with open(path, "w") as file:
+                file.write(before)
+        if not existed:
+            os.rmdir(directory)
+    done = cluster.run("srun", "-w", "node01", "--container-image=old.invalid/team/other:1", "true")
+    expect(done.rc != 0 and "old.invalid" in done.err, "the registry that does not exist", done)
