@@ -180,7 +180,10 @@ std::set<std::string> accessible_nodes(const HookContext& context, const NvidiaD
 /// Returns why the driver's libraries cannot work; empty if they can.
 std::string why_no_driver(const NvidiaDriver& driver) {
   if (driver.versions_agree()) return {};
-  if (driver.version.empty()) return "the node has GPUs, but no NVIDIA driver";
+  if (driver.version.empty()) {
+    return "the node has GPUs, but no NVIDIA driver"
+           " (hint: scontainer doctor --node, and spank-container-faq(7), \"GPU without driver\")";
+  }
   if (driver.library_version.empty()) {
     return formatted(
         "the kernel has NVIDIA driver {}, but its libraries were not found"

@@ -298,7 +298,8 @@ Error explain_status(const RegistrySession& session, bool is_manifest, const Htt
       return {ErrorKind::not_found, "missing in the registry" + said};
     case 429:
       return std::move(Error(ErrorKind::unavailable, "too many requests" + said)
-                           .hint("rate limit: try later, log in or use a mirror"));
+                           .hint("rate limit: try later, log in or use a mirror: "
+                                 "spank-container-faq(7), \"Rate limit\""));
     case 400:
       if (body.find("HTTP request to an HTTPS server") != std::string_view::npos ||
           body.find("plain HTTP request was sent to HTTPS") != std::string_view::npos) {
