@@ -1,7 +1,14 @@
+#!/usr/bin/python3
 """Plots of comparisons, in addition to the tables: PNG if the machine has matplotlib
-(packaging/install-deps bench). tools() draws SVG without it."""
+(packaging/install-deps bench). tools() draws SVG without it.
 
+    benchmarks/lib/plot.py [--check]    draws benchmarks/goals.svg and peers.svg again, from the tables of benchmarks/README.md;
+                                        --check: only prints the names of those that would change
+"""
+
+import re
 import statistics
+import sys
 from pathlib import Path
 from xml.sax.saxutils import escape
 
@@ -146,7 +153,7 @@ def curve(axis, points, label, marker="o"):
 
 # --- without matplotlib ---
 
-COLORS = ("#2a6fb0", "#b0b0b0", "#888888")
+COLORS = ("#2a6fb0", "#b0b0b0", "#888888", "#b0b0b0", "#888888")
 WIDTH, LEFT, BAR, GAP = 760, 170, 16, 8
 
 
@@ -202,3 +209,79 @@ def text(x, y, words, style=""):
 
 def rounded(value):
     return f"{value:,.0f}" if value >= 10 else f"{value:.1f}"
+
+
+# --- from the tables of benchmarks/README.md ---
+
+FOLDER = Path(__file__).resolve().parent.parent
+MET, MISSED = "#2a6fb0", "#d07020"
+# Panels: title, unit, factor, bars of (label, row of the table Results, which of its values).
+PEERS = (
+    ("import, cold", "s", 1, (("ours", "import.cold", 0), ("skopeo + tar", "import.peer.skopeo-tar / -tar2sqfs", 0),
+                              ("skopeo + tar2sqfs", "import.peer.skopeo-tar / -tar2sqfs", 1))),
+    ("start, whole", "ms", 1, (("ours, first step", "start.mounted.whole, 5 layers / shared", 0),
+                               ("bwrap, directory", "start.peer.bwrap / ch-run / ch-run on squashfs", 0),
+                               ("ch-run, directory", "start.peer.bwrap / ch-run / ch-run on squashfs", 1),
+                               ("ch-run, squashfs", "start.peer.bwrap / ch-run / ch-run on squashfs", 2),
+                               ("unsquashfs", "start.peer.unsquashfs", 0))),
+    ("start, mounted", "ms", 1, (("ours, later step", "start.mounted.whole, 5 layers / shared", 1),
+                                 ("bwrap, directory", "start.peer.bwrap / ch-run / ch-run on squashfs", 0))),
+    ("srun true", "ms", 1, (("container", "start.srun.plain / .container", 1), ("plain", "start.srun.plain / .container", 0))),
+    ("import torch", "ms", 1000, (("ours", "io.torch.warm", 0), ("squashfuse_ll", "io.peer.squashfuse_ll.torch.warm / walk.warm", 0))),
+    ("find /", "ms", 1000, (("ours", "io.walk.warm", 0), ("squashfuse_ll", "io.peer.squashfuse_ll.torch.warm / walk.warm", 1))),
+)
+
+
+def rows_of(page, section):
+    """Returns the cells of the first table below a heading, without its head; the first cell has no backquotes."""
+    part = page.split(f"\n## {section}\n")[1].split("\n## ")[0]
+    table = re.search(r"(?m)^\|[-|]+\|\n((?:\|.*\n)+)", part)[1]
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in table.replace("`", "").splitlines()]
+
+
+def numbers(cell):
+    return [float(number) for number in re.findall(r"[0-9]+(?:\.[0-9]+)?", cell.replace(",", ""))]
+
+
+def goals(page):
+    """Returns an SVG of the measured values relative to their goals. Goals with a range on both sides are left out."""
+    rows = [(name, measured, goal, reference) for name, _, reference, goal, measured in rows_of(page, "Goals") if "±" not in goal]
+    parts, y, scale, same = [], 28, 190, ""
+    parts.append(text(LEFT + 60 + scale, 14, "goal", 'text-anchor="middle" fill="#666"'))
+    for name, measured, goal, reference in rows:
+        value, limit = numbers(measured)[0], numbers(goal)[0]
+        same = reference if reference != "the same" else same
+        length = scale * min(value / limit, 1.5)
+        parts.append(text(LEFT + 52, y + BAR - 3, name, 'text-anchor="end" font-size="11"'))
+        parts.append(f'<rect x="{LEFT + 60}" y="{y}" width="{length:.1f}" height="{BAR}" fill="{MET if value <= limit else MISSED}"/>')
+        unit = measured.split()[1] if re.search(r"^[0-9.]+ (MiB|ms)$", measured) else f"x {same}" if same else ""
+        parts.append(text(LEFT + 66 + max(length, scale), y + BAR - 3, f"{value:g} of {limit:g} {unit}", 'font-size="11"'))
+        y += BAR + 4
+    parts.append(f'<line x1="{LEFT + 60 + scale}" y1="20" x2="{LEFT + 60 + scale}" y2="{y}" stroke="#444"/>')
+    parts.append(text(0, y + BAR, "measured relative to the goal; shorter is better; orange: missed; from the table of goals", 'font-size="10" fill="#666"'))
+    height = y + BAR + 8
+    return (f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" font-family="sans-serif" font-size="12">\n'
+            f'<rect width="{WIDTH}" height="{height}" fill="white"/>\n' + "\n".join(parts) + "\n</svg>\n")
+
+
+def beside_peers(page):
+    """Returns an SVG of the results that peers have as well."""
+    results = {row[0]: numbers(row[1]) for row in rows_of(page, "Results")}
+    panels = [(title, unit, [(label, factor * results[row][number]) for label, row, number in bars]) for title, unit, factor, bars in PEERS]
+    return drawing(panels, "medians of the table of results, 2 cores; bars of a panel share a scale; programs that read a directory had it unpacked")
+
+
+def recorded():
+    """Returns the text of each SVG that the page's tables determine, by path."""
+    page = (FOLDER / "README.md").read_text()
+    return {FOLDER / "goals.svg": goals(page), FOLDER / "peers.svg": beside_peers(page)}
+
+
+if __name__ == "__main__":
+    for svg, drawn in recorded().items():
+        if sys.argv[1:] == ["--check"]:
+            if not svg.exists() or svg.read_text() != drawn:
+                print(svg.name)
+        else:
+            svg.write_text(drawn)
+            say(f"picture: {svg}")

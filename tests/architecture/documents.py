@@ -5,6 +5,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 import tempfile
 from pathlib import Path
 
@@ -70,6 +71,15 @@ def tutorial_problems():
                     yield f"{relative(TUTORIALS_PAGE)}:{number}: there is no test tutorials.{tutorial}.{name}"
     if rows != COMMANDS_OF_TUTORIALS:
         yield f"{relative(TUTORIALS_PAGE)} has {rows} rows instead of {COMMANDS_OF_TUTORIALS}"
+
+
+# --- pictures ---
+
+
+def picture_problems():
+    """The pictures that tables of benchmarks/README.md determine show these tables."""
+    done = subprocess.run([sys.executable, "-B", ROOT / "benchmarks/lib/plot.py", "--check"], stdout=subprocess.PIPE, text=True, check=True)
+    yield from (f"benchmarks/{name} is not what the tables say (hint: benchmarks/lib/plot.py)" for name in done.stdout.split())
 
 
 # --- thoughts ---
@@ -414,6 +424,7 @@ def check(report, stage):
     for document in DOCUMENTS:
         report.check(f"every path that {document} names exists", path_problems(ROOT / document))
     report.check("every test that packaging/migration/tutorials.md names exists", tutorial_problems())
+    report.check("pictures of benchmarks show the tables of their page", picture_problems())
     report.check("the manual page has the options of the option table, with arguments and twins", option_problems())
     report.check("the manual page has the table of classes of variables", variable_class_problems())
     report.check("no document names an option or a twin that does not exist", mentioned_option_problems())
