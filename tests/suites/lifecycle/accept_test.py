@@ -115,6 +115,17 @@ def drained_node_is_not_accepted(cluster):
 
 
 @test
+def interrupted_run_ends_its_job(cluster):
+    run = cluster.start("sh", "-c", f'echo "$$"; exec {" ".join(COMMAND)}')
+    run.await_text("works    tasks", SECONDS)
+    cluster.run("kill", "-TERM", run.said().split()[0])
+    done = run.end(SECONDS)
+    equal(done.rc, 130, "exit status", done)
+    await_true(lambda: not cluster.inquirer.ask("squeue -h"), 10, "the job goes on")
+    equal(cluster.root("node01", "sh", "-c", "ls -d /tmp/accept-node.* 2>/dev/null || true").out, "", "files on the node")
+
+
+@test
 def wrong_arguments_are_explained(cluster):
     for arguments, why in (((), "name one node: accept-node -w NODE"), (("-w", "a b"), "name one node"), (("--nope",), "unknown argument --nope"),
                            (("-w", "node01", "--as-root", "bob"), "--as-root is for root"), (("-w", "node09"), "cannot run a step on node09")):
