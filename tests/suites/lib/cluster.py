@@ -22,6 +22,7 @@ NODES = ("node01", "node02")
 
 class Cluster:
     program_path = PROGRAM  # for those who have to run it otherwise
+    gpus = ("--gpus", "2")  # options of `cluster up`
 
     def __init__(self, stage, use=None, nodes=NODES, keep=False):
         """`use`: the state directory of a cluster that is up. `keep`: leaves the cluster up at the end."""
@@ -33,7 +34,7 @@ class Cluster:
 
     def __enter__(self):
         if self.is_ours:
-            self.program("up", str(len(self.nodes)), "--gpus", "2", "--stage", self.stage, timeout=120).good()
+            self.program("up", str(len(self.nodes)), *self.gpus, "--stage", self.stage, timeout=120).good()
         try:
             self.etc = self.inside("head", "/etc")  # that of all machines
             self.home = os.path.join(self.state, "home")
