@@ -44,7 +44,7 @@ Result<void> keep_needed_privileges() {
   cap_t set = ::cap_init();  // never freed
   for (const auto which : {CAP_PERMITTED, CAP_EFFECTIVE})
     ::cap_set_flag(set, which, kNeeded.size(), kNeeded.data(), CAP_SET);
-  SPC_TRY_OR(.hint("the agent must be started as root"),
+  SPC_TRY_OR(.hint("run slurmd as root; a pod needs SYS_ADMIN"),
              check(::cap_set_proc(set), "reduce the capabilities"));
   SPC_TRY(check(::prctl(PR_SET_DUMPABLE, 0), "become undumpable"));
   return check(::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "set no_new_privs");

@@ -13,19 +13,23 @@
 #include <charconv>
 #include <chrono>
 #include <cstdio>
+#include <cstring>
 #include <functional>
 #include <initializer_list>
 #include <string_view>
 #include <vector>
 
+#include "base/bytes.hpp"
 #include "base/format.hpp"
 #include "base/json.hpp"
 #include "base/process/supervised.hpp"
 #include "base/text.hpp"
 #include "base/unique_fd.hpp"
+#include "config/config.hpp"
 #include "image/pull/layer_process.hpp"
 #include "protocol/layer.hpp"
 #include "protocol/store_layout.hpp"
+#include "registry/signature.hpp"
 
 namespace spc {
 
@@ -630,6 +634,120 @@ std::optional<std::uint64_t> squashfs_layers(const std::string& path) {
     return ::pread(layer.get(), &super, sizeof super, 0) == sizeof super &&
            super.magic == SquashfsSuper::kMagic && !(copies && super.owners == 2);
   });
+}
+
+// --- checks of the stores ---
+
+namespace {
+
+using Verdict = Finding::Verdict;
+
+}  // namespace
+
+std::string free_space(const std::string& path) {
+  struct statvfs status {};
+  if (::statvfs(path.c_str(), &status) != 0) return path;
+  return formatted("{}, {} free", path,
+                   human_bytes(std::uint64_t{status.f_bavail} * status.f_frsize));
+}
+
+Finding examine_shared_store() {
+  constexpr char kShared[] = "shared store";
+  const auto config = read_config(SPC_CONFIG_FILE);
+  if (!config || config->shared.directory.empty())
+    return {kShared, Verdict::ok, "none: [shared] directory is not set", ""};
+  const std::string& directory = config->shared.directory;
+  struct stat status {};
+  const int err = ::stat(directory.c_str(), &status) != 0 ? errno
+                  : !S_ISDIR(status.st_mode)              ? ENOTDIR
+                                                          : 0;
+  if (err != 0) {
+    return {kShared, Verdict::warning, formatted("{}: {}", directory, std::strerror(err)),
+            "mount its file system, or correct [shared] directory in config.toml"};
+  }
+  const passwd* const user = ::getpwnam("spank-container");
+  if (user == nullptr || status.st_uid != user->pw_uid || (status.st_mode & 077) != 0) {
+    return {kShared, Verdict::warning,
+            directory + ": the service user is not its owner, or others can enter it",
+            formatted("chown spank-container {0}; chmod 0700 {0}; the service user needs the same "
+                      "uid on all nodes",
+                      directory)};
+  }
+  if (!config->shared.uses_in_place()) return {kShared, Verdict::ok, directory, ""};
+  const std::string& key = config->shared.in_place_key;
+  if (const auto known = PublicKey::of_file(key, 0); !key.empty() && !known) {
+    return {kShared, Verdict::warning, known.error().message(),
+            "correct [shared] in_place_key: until then nodes pull each image"};
+  }
+  return {kShared, Verdict::ok,
+          directory + ", used in place, " + (key.empty() ? "notes are not signed" : "signed notes"),
+          ""};
+}
+
+Finding examine_own_store(const std::string& path, int store) {
+  constexpr char kWhat[] = "your store";
+  struct stat status {};
+  if (::fstat(store, &status) != 0 || status.st_uid != ::geteuid() || (status.st_mode & 022) != 0) {
+    return {kWhat, Verdict::failed, path + " is accessible to other users", "chmod go-w " + path};
+  }
+  const UniqueFd nameless(::openat(store, "layers/sha256", O_TMPFILE | O_RDWR | O_CLOEXEC, 0600));
+  if (!nameless) {
+    return {kWhat, Verdict::failed, formatted("{}: {}", path, std::strerror(errno)),
+            "set XDG_DATA_HOME to a directory on a local disk: this file system does not support "
+            "unnamed files"};
+  }
+  return {kWhat, Verdict::ok, free_space(path), ""};
+}
+
+/// Checks the free space. Images are evicted on demand, so other data on the file system fills it.
+/// Users can do that, so the check never drains the node.
+Finding examine_space() {
+  constexpr char kSpace[] = "space of the store";
+  constexpr std::uint64_t kLeast = 64 << 20;  // as much as a pull leaves free
+  if (is_login_host()) return {kSpace, Finding::Verdict::ok, kLoginHost, ""};
+  const auto state = state_of_store(SPC_STORE_DIR);
+  if (!state)
+    return {kSpace, Finding::Verdict::failed, state.error().message(),
+            "start slurmd, which creates the store"};
+  const auto config = read_config(SPC_CONFIG_FILE);
+  const StoreConfig limits = config ? config->store : StoreConfig();
+  const std::uint64_t others = state->used - std::min(state->used, state->layer_bytes);
+  std::string has = formatted("{} of {} free, images use {}", human_bytes(state->free),
+                              human_bytes(state->size), human_bytes(state->layer_bytes));
+  if (state->spool_bytes > 0)
+    has += formatted(", {} are kept for other nodes of running steps",
+                     human_bytes(state->spool_bytes));
+  constexpr char kRemove[] = "remove other data from the file system of " SPC_STORE_DIR
+                             ", or give the store one of its own";
+  if (state->free + state->layer_bytes < std::min(kLeast, state->size / 50))
+    return {kSpace, Finding::Verdict::warning, "no room: " + has, kRemove};
+  if (state->inodes > 0 && state->free_inodes < state->inodes / 100) {
+    return {kSpace, Finding::Verdict::warning,
+            formatted("{} of {} inodes free", state->free_inodes, state->inodes), kRemove};
+  }
+  if (others > state->size / 100 * limits.high_watermark) {
+    return {kSpace, Finding::Verdict::warning,
+            formatted("{}: without images the file system is above high_watermark ({}%)", has,
+                      limits.high_watermark),
+            kRemove};
+  }
+  return {kSpace, Finding::Verdict::ok, has, ""};
+}
+
+/// Checks for old layers. Layers stay as they were converted: without erofs on a kernel before 6.2,
+/// or by a version whose layers cannot be copied.
+Finding examine_layers() {
+  constexpr char kLayers[] = "layers";
+  const auto config = read_config(SPC_CONFIG_FILE);
+  const bool can_be_mapped =
+      config && config->squashfs == "auto" && !config->wants_squashfs() && maps_only_erofs();
+  const bool can_be_copied = config && config->wants_copies() && files_share_blocks(SPC_STORE_DIR);
+  const bool wants_others = can_be_mapped || can_be_copied;
+  const auto number = wants_others ? squashfs_layers(SPC_STORE_DIR).value_or(0) : 0;
+  if (number == 0) return {kLayers, Finding::Verdict::ok, "none has to be pulled again", ""};
+  return {kLayers, Finding::Verdict::warning,
+          formatted("{} are squashfs, which FUSE serves with this kernel", number),
+          "scontainer rm their images: when they are pulled again, the kernel serves them"};
 }
 
 }  // namespace spc

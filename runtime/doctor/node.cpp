@@ -11,6 +11,7 @@
 #include <sys/mount.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/statfs.h>
 #include <sys/statvfs.h>
 #include <sys/utsname.h>
 #include <unistd.h>
@@ -156,13 +157,6 @@ namespace {
 
 using Verdict = Finding::Verdict;
 
-std::string free_space(const std::string& path) {
-  struct statvfs status {};
-  if (::statvfs(path.c_str(), &status) != 0) return path;
-  return formatted("{}, {} free", path,
-                   human_bytes(std::uint64_t{status.f_bavail} * status.f_frsize));
-}
-
 /// Returns the file of a line in plugstack.conf, given as a path or as a name in Slurm's plugin
 /// directory.
 std::string plugin_file(const std::string& name) {
@@ -307,9 +301,6 @@ Finding examine_plugin() {
           "for Slurm jobs: add the line \"required spank_container.so\" to plugstack.conf"};
 }
 
-/// A login host has neither slurmd nor what slurmd creates.
-constexpr char kLoginHost[] = "none: no slurmd runs here, and a login host needs none";
-
 /// Returns whether a slurmd runs on this machine.
 bool runs_slurmd() {
   glob_t found{};
@@ -324,13 +315,12 @@ bool runs_slurmd() {
   return runs;
 }
 
-/// Returns whether slurmd has created nothing here, because none runs.
+}  // namespace
+
 bool is_login_host() {
   return ::access(SPC_STORE_DIR "/layers", F_OK) != 0 &&
          ::access(SPC_RUN_DIR "/steps", F_OK) != 0 && !runs_slurmd();
 }
-
-}  // namespace
 
 Finding examine_node_store() {
   constexpr char kWhat[] = "node store";
@@ -369,54 +359,6 @@ Finding examine_node_store() {
   const bool is_moved = real && real.get() != std::string_view(SPC_STORE_DIR);
   return {kWhat, Verdict::ok,
           free_space(SPC_STORE_DIR) + (is_moved ? formatted(", in {}", real.get()) : ""), ""};
-}
-
-Finding examine_shared_store() {
-  constexpr char kShared[] = "shared store";
-  const auto config = read_config(SPC_CONFIG_FILE);
-  if (!config || config->shared.directory.empty())
-    return {kShared, Verdict::ok, "none: [shared] directory is not set", ""};
-  const std::string& directory = config->shared.directory;
-  struct stat status {};
-  const int err = ::stat(directory.c_str(), &status) != 0 ? errno
-                  : !S_ISDIR(status.st_mode)              ? ENOTDIR
-                                                          : 0;
-  if (err != 0) {
-    return {kShared, Verdict::warning, formatted("{}: {}", directory, std::strerror(err)),
-            "mount its file system, or correct [shared] directory in config.toml"};
-  }
-  const passwd* const user = ::getpwnam("spank-container");
-  if (user == nullptr || status.st_uid != user->pw_uid || (status.st_mode & 077) != 0) {
-    return {kShared, Verdict::warning,
-            directory + ": the service user is not its owner, or others can enter it",
-            formatted("chown spank-container {0}; chmod 0700 {0}; the service user needs the same "
-                      "uid on all nodes",
-                      directory)};
-  }
-  if (!config->shared.uses_in_place()) return {kShared, Verdict::ok, directory, ""};
-  const std::string& key = config->shared.in_place_key;
-  if (const auto known = PublicKey::of_file(key, 0); !key.empty() && !known) {
-    return {kShared, Verdict::warning, known.error().message(),
-            "correct [shared] in_place_key: until then nodes pull each image"};
-  }
-  return {kShared, Verdict::ok,
-          directory + ", used in place, " + (key.empty() ? "notes are not signed" : "signed notes"),
-          ""};
-}
-
-Finding examine_own_store(const std::string& path, int store) {
-  constexpr char kWhat[] = "your store";
-  struct stat status {};
-  if (::fstat(store, &status) != 0 || status.st_uid != ::geteuid() || (status.st_mode & 022) != 0) {
-    return {kWhat, Verdict::failed, path + " is accessible to other users", "chmod go-w " + path};
-  }
-  const UniqueFd nameless(::openat(store, "layers/sha256", O_TMPFILE | O_RDWR | O_CLOEXEC, 0600));
-  if (!nameless) {
-    return {kWhat, Verdict::failed, formatted("{}: {}", path, std::strerror(errno)),
-            "set XDG_DATA_HOME to a directory on a local disk: this file system does not support "
-            "unnamed files"};
-  }
-  return {kWhat, Verdict::ok, free_space(path), ""};
 }
 
 std::vector<Finding> examine_node() {
@@ -474,20 +416,94 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
+/// Returns whether the file system of `path` is an overlay, as a container's own root usually is.
+bool is_overlay(const char* path) {
+  constexpr std::uint32_t kOverlay = 0x794c7630;  // OVERLAYFS_SUPER_MAGIC
+  struct statfs status {};
+  return ::statfs(path, &status) == 0 && static_cast<std::uint32_t>(status.f_type) == kOverlay;
+}
+
+/// Returns the kind of container in which slurmd runs, a text for messages. Empty on a host.
+std::string container_of_node() {
+  if (std::getenv("KUBERNETES_SERVICE_HOST") != nullptr) return "a pod of Kubernetes";
+  if (::access("/run/.containerenv", F_OK) == 0) return "a container of podman or CRI-O";
+  if (::access("/.dockerenv", F_OK) == 0) return "a container of docker";
+  const UniqueFd file(::open("/proc/1/cgroup", O_RDONLY | O_CLOEXEC));
+  const auto groups = file ? read_file(file.get(), 1 << 16) : Result<std::string>(std::string());
+  if (groups && groups->find("kubepods") != std::string::npos) return "a pod of Kubernetes";
+  return is_overlay("/") ? "a container" : "";
+}
+
+/// Returns the reason why slurmd's programs in this container cannot mount: 0 if they can.
+int mount_as_root() {
+  if (::unshare(CLONE_NEWNS) != 0) return errno;
+  return ::mount("probe", "/tmp", "tmpfs", MS_NOSUID | MS_NODEV, nullptr) == 0 ? 0 : errno;
+}
+
+/// Checks whether the kernel can read the store's layers. Without loop devices, FUSE serves them.
+Finding examine_loop_devices(bool is_pod, bool has_fuse) {
+  constexpr char kLoop[] = "loop devices";
+  const char* const cure =
+      is_pod ? "securityContext of slurmd's container: privileged: true" : "modprobe loop";
+  const UniqueFd control(::open("/dev/loop-control", O_RDWR | O_CLOEXEC));
+  if (control) return {kLoop, Verdict::ok, "the kernel reads layers", ""};
+  const int failed = errno;
+  const auto config = read_config(SPC_CONFIG_FILE);
+  const std::string method = config ? config->squashfs : "auto";
+  const bool serves = method == "fuse" || (method == "auto" && failed == ENOENT);
+  if (serves && has_fuse) {
+    return {kLoop, is_pod ? Verdict::ok : Verdict::warning,
+            "none: FUSE serves layers, by a process of the job for each", is_pod ? "" : cure};
+  }
+  return {kLoop, Verdict::failed, formatted("/dev/loop-control: {}", std::strerror(failed)),
+          has_fuse ? formatted("squashfs = \"fuse\" in config.toml, or {}", cure) : cure};
+}
+
+/// Checks what a container withholds from slurmd. Each cure is a field of the container's
+/// securityContext or a volume. Returns no finding on a host.
+std::vector<Finding> examine_pod(const std::string& container) {
+  if (container.empty()) return {};
+  std::vector<Finding> findings{{"machine", Verdict::ok, container, ""}};
+  // Users' tasks have no capabilities, but may run this check in a job.
+  if (::geteuid() == 0) {
+    findings.push_back(
+        finding("capabilities", tried(mount_as_root), Verdict::failed,
+                "securityContext of slurmd's container: privileged: true, or capabilities: {add: "
+                "[SYS_ADMIN]} with seccompProfile: {type: Unconfined}"));
+  }
+  if (is_overlay(SPC_STORE_DIR)) {
+    findings.push_back({"store's volume", Verdict::warning,
+                        SPC_STORE_DIR " is on the container's own overlay: named containers fail, "
+                                      "and images are lost with the pod",
+                        "mount a volume at " SPC_STORE_DIR ": emptyDir: {}, or hostPath"});
+  }
+  return findings;
+}
+
 /// Checks the kernel features that root's containers need.
 std::vector<Finding> examine_kernel_of_node() {
   constexpr auto kBad = Finding::Verdict::failed;
+  const std::string container = container_of_node();
+  const bool is_pod = !container.empty();
   // On kernels that map the layers' owners, only image files of users need FUSE.
   const bool maps = running_kernel() >= kMapsSquashfs || maps_only_erofs() ||
                     (check_kernel() && files_share_blocks(SPC_STORE_DIR));
   const auto without_fuse = maps ? Finding::Verdict::warning : kBad;
   auto findings = suid_dumpable();
-  findings.insert(findings.begin(),
-                  {maps ? Finding{"kernel", Finding::Verdict::ok, release(), ""} : kernel_is_new(),
-                   finding("user namespaces", tried(own_namespaces), kBad,
-                           "sysctl user.max_user_namespaces must be above 0"),
-                   finding("FUSE", tried(fuse_mount), without_fuse,
-                           "modprobe fuse; /dev/fuse must have mode 0666")});
+  const int fuse = tried(fuse_mount);
+  findings.insert(
+      findings.begin(),
+      {maps ? Finding{"kernel", Finding::Verdict::ok, release(), ""} : kernel_is_new(),
+       finding("user namespaces", tried(own_namespaces), kBad,
+               is_pod ? "securityContext of slurmd's container: seccompProfile: {type: "
+                        "Unconfined}; on the host, sysctl user.max_user_namespaces above 0"
+                      : "sysctl user.max_user_namespaces must be above 0"),
+       finding("FUSE", fuse, without_fuse,
+               is_pod ? "give slurmd's container /dev/fuse: a device plugin, or securityContext: "
+                        "privileged: true"
+                      : "modprobe fuse; /dev/fuse must have mode 0666")});
+  if (::geteuid() == 0) findings.push_back(examine_loop_devices(is_pod, fuse == 0));
+  for (Finding& one : examine_pod(container)) findings.push_back(std::move(one));
   return findings;
 }
 
@@ -526,57 +542,6 @@ Finding examine_run() {
             "the next container makes it again"};
   }
   return {kRun, Finding::Verdict::ok, SPC_RUN_DIR, ""};
-}
-
-/// Checks the free space. Images are evicted on demand, so other data on the file system fills it.
-/// Users can do that, so the check never drains the node.
-Finding examine_space() {
-  constexpr char kSpace[] = "space of the store";
-  constexpr std::uint64_t kLeast = 64 << 20;  // as much as a pull leaves free
-  if (is_login_host()) return {kSpace, Finding::Verdict::ok, kLoginHost, ""};
-  const auto state = state_of_store(SPC_STORE_DIR);
-  if (!state)
-    return {kSpace, Finding::Verdict::failed, state.error().message(),
-            "start slurmd, which creates the store"};
-  const auto config = read_config(SPC_CONFIG_FILE);
-  const StoreConfig limits = config ? config->store : StoreConfig();
-  const std::uint64_t others = state->used - std::min(state->used, state->layer_bytes);
-  std::string has = formatted("{} of {} free, images use {}", human_bytes(state->free),
-                              human_bytes(state->size), human_bytes(state->layer_bytes));
-  if (state->spool_bytes > 0)
-    has += formatted(", {} are kept for other nodes of running steps",
-                     human_bytes(state->spool_bytes));
-  constexpr char kRemove[] = "remove other data from the file system of " SPC_STORE_DIR
-                             ", or give the store one of its own";
-  if (state->free + state->layer_bytes < std::min(kLeast, state->size / 50))
-    return {kSpace, Finding::Verdict::warning, "no room: " + has, kRemove};
-  if (state->inodes > 0 && state->free_inodes < state->inodes / 100) {
-    return {kSpace, Finding::Verdict::warning,
-            formatted("{} of {} inodes free", state->free_inodes, state->inodes), kRemove};
-  }
-  if (others > state->size / 100 * limits.high_watermark) {
-    return {kSpace, Finding::Verdict::warning,
-            formatted("{}: without images the file system is above high_watermark ({}%)", has,
-                      limits.high_watermark),
-            kRemove};
-  }
-  return {kSpace, Finding::Verdict::ok, has, ""};
-}
-
-/// Checks for old layers. Layers stay as they were converted: without erofs on a kernel before 6.2,
-/// or by a version whose layers cannot be copied.
-Finding examine_layers() {
-  constexpr char kLayers[] = "layers";
-  const auto config = read_config(SPC_CONFIG_FILE);
-  const bool can_be_mapped =
-      config && config->squashfs == "auto" && !config->wants_squashfs() && maps_only_erofs();
-  const bool can_be_copied = config && config->wants_copies() && files_share_blocks(SPC_STORE_DIR);
-  const bool wants_others = can_be_mapped || can_be_copied;
-  const auto number = wants_others ? squashfs_layers(SPC_STORE_DIR).value_or(0) : 0;
-  if (number == 0) return {kLayers, Finding::Verdict::ok, "none has to be pulled again", ""};
-  return {kLayers, Finding::Verdict::warning,
-          formatted("{} are squashfs, which FUSE serves with this kernel", number),
-          "scontainer rm their images: when they are pulled again, the kernel serves them"};
 }
 
 /// Returns whether the kernel has loaded the profile. Its list has one line per profile: name,

@@ -31,6 +31,15 @@ Finding examine_config(const std::string& path);
 /// For HealthCheckProgram: checks whether jobs can start containers on this node. Uses no network.
 /// Returns within about ten seconds even if a check hangs.
 std::vector<Finding> examine_health();
+/// The store's free space and its layers, for examine_health(). Users can fill the disk, so a full
+/// one never drains the node.
+Finding examine_space();
+Finding examine_layers();
+/// Returns whether slurmd has created nothing here, because none runs.
+bool is_login_host();
+inline constexpr char kLoginHost[] = "none: no slurmd runs here, and a login host needs none";
+/// Returns the path and the free space of its file system, as text.
+std::string free_space(const std::string& path);
 Finding::Verdict worst_of(const std::vector<Finding>& findings);
 
 // --- checks of many nodes ---

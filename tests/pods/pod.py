@@ -1,10 +1,12 @@
 """A container of runc on a node of the test cluster, as a kubelet makes one for a pod with slurmd."""
+import contextlib
 import copy
 import json
 import os
 import re
 
 from command import await_true
+from harness import Failed
 
 # What containerd gives a container without a securityContext.
 DEFAULT_CAPABILITIES = ["CAP_" + name for name in (
@@ -62,9 +64,12 @@ class Level:
 
 LEVELS = {level.name: level for level in (
     Level("privileged", privileged=True),
-    Level("least", capabilities=("CAP_SYS_ADMIN",), devices=("fuse",), unmasked=True),
+    Level("least", capabilities=("CAP_SYS_ADMIN",), devices=("fuse",)),
+    Level("no_fuse", capabilities=("CAP_SYS_ADMIN",)),
     Level("none", confined=True),
 )}
+# Edits of slurm.conf for a pod whose cgroups are read-only.
+NO_CGROUPS = ("s,proctrack/cgroup,proctrack/linuxproc,; s,task/cgroup,task/none,",)
 
 
 def seccomp():
@@ -146,7 +151,18 @@ class Pod:
     def _volume(self):
         return {"disk": f"{BASE}/volume", "memory": "memory", None: None}.get(self.volume, self.volume)
 
-    def start(self):
+    def outside(self):
+        """Mounts on the node."""
+        return [line.split(" ", 3)[3] for line in self.sh("cat /proc/1/mountinfo").good().splitlines()]
+
+    def start_or_remove(self):
+        try:
+            return self.start()
+        except BaseException:
+            self.__exit__()
+            raise
+
+    def start(self, within=30):
         """The root is an overlay on the node's own, as that of a container of containerd."""
         root, inside = f"{BASE}/root", self.cluster.inside("node01", BASE)
         self.sh(SKELETON).good()
@@ -162,8 +178,15 @@ class Pod:
         with open(f"{inside}/config.json", "w") as file:
             json.dump(configuration(self.level, self._volume(), root), file)
         self.sh(f"{' '.join(RUNC)} run --detach --bundle {BASE} pod </dev/null >{BASE}/log 2>&1 || {{ cat {BASE}/log >&2; exit 1; }}").good()
-        await_true(self.is_idle, 20, "the node of the pod does not become idle:\n" + self.log())
+        self.await_idle(within)
         return self
+
+    def await_idle(self, timeout=30):
+        try:
+            await_true(self.is_idle, timeout, "")
+        except Failed:
+            why = self.cluster.run("scontrol", "show", "node", "node01").out + self.cluster.run("squeue").out
+            raise Failed("the node of the pod does not become idle\n" + why + self.log()) from None
 
     def log(self):
         return self.sh(f"cat {BASE}/log; tail -n 30 {BASE}/root/var/log/slurm/slurmd.log || true").out
@@ -177,15 +200,14 @@ class Pod:
 
     def vanish(self):
         """Kills PID 1 and with it all processes of the pod, as an eviction does after its grace period."""
-        self.sh(f"kill -KILL {self.init()}; until ! {' '.join(RUNC)} delete pod; do sleep 0.05; done 2>/dev/null; "
+        self.sh(f"kill -KILL {self.init()}; until {' '.join(RUNC)} delete pod; do sleep 0.05; done 2>/dev/null; "
                 f"umount {BASE}/root; rm -rf {BASE}/image {BASE}/up {BASE}/work {BASE}/config.json").good()
 
     def __enter__(self):
-        try:
-            return self.start()
-        except BaseException:
-            self.__exit__()
-            raise
+        return self.start_or_remove()
 
     def __exit__(self, *_):
+        self.cluster.run("scancel", "--me")
+        with contextlib.suppress(Failed):
+            await_true(self.is_idle, 10, "")
         self.sh(f"{' '.join(RUNC)} delete --force pod || true; umount {BASE}/root || true; rm -rf --one-file-system {BASE}")

@@ -264,6 +264,9 @@ PolicyRecord record_of(const Config& config) {
   } else if (kernel < (config.wants_squashfs() ? kMapsSquashfs : kMapsErofs)) {
     policy.squashfs = PolicyRecord::by_fuse_for_users;
   }
+  // A pod that is not privileged has no loop devices. On a host, udev creates this device node for
+  // an installed module, loaded or not.
+  if (config.squashfs == "auto" && ::access("/dev/loop-control", F_OK) != 0) policy.most_layers = 0;
   if (config.squashfs == "kernel") policy.squashfs = PolicyRecord::by_kernel;
   if (config.squashfs == "copy") policy.squashfs = PolicyRecord::by_copies;
   policy.task_flags = (config.site.error_report ? PolicyRecord::error_report : 0U) |
