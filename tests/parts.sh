@@ -101,6 +101,7 @@ part_mpi-versions() {
 }
 
 part_versions() { tests/slurm-versions/run "$@" "${chosen[@]}"; }
+part_pods() { tests/pods/run "$@" "${chosen[@]}"; }
 part_fuzz() { tests/fuzz/run "$@" "${chosen[@]}"; }
 part_hardware() { tests/hardware/run --rehearse "${chosen[@]}"; }
 

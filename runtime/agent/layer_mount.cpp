@@ -89,7 +89,7 @@ Result<LoopDevice> loop_device_of(const LayerFile& layer, const LayerOwner& owne
   const std::string hint =
       kHint + (name.empty() ? "" : std::to_string((owner.uid + std::uint64_t{2} * owner.gid) % 31));
   const auto control = SPC_TRY(own(::open("/dev/loop-control", O_RDWR | O_CLOEXEC),
-                                   "open \"/dev/loop-control\"", "modprobe loop, or squashfs = fuse"));
+                                   "open \"/dev/loop-control\"", "modprobe loop or squashfs=fuse"));
   // Steps of a node attach layers one after the other; otherwise two would not share a device. The
   // wait is short, for all layers together, because a user may have stopped a step.
   static int patience = 200;  // milliseconds

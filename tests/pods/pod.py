@@ -8,7 +8,7 @@ import re
 from command import await_true
 from harness import Failed
 
-# What containerd gives a container without a securityContext.
+# Capabilities that containerd grants without a securityContext.
 DEFAULT_CAPABILITIES = ["CAP_" + name for name in (
     "CHOWN", "DAC_OVERRIDE", "FSETID", "FOWNER", "MKNOD", "NET_RAW", "SETGID", "SETUID", "SETFCAP", "SETPCAP", "NET_BIND_SERVICE",
     "SYS_CHROOT", "KILL", "AUDIT_WRITE")]

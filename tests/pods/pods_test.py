@@ -1,4 +1,4 @@
-"""What containers do in pods with the securityContexts of pod.LEVELS, and with volumes of several kinds."""
+"""Containers in pods with the securityContexts of pod.LEVELS, and with volumes of several kinds."""
 import contextlib
 import os
 import re
