@@ -162,7 +162,7 @@ class Pod:
             self.__exit__()
             raise
 
-    def start(self, within=30):
+    def start(self, within=30, resume=False):
         """The root is an overlay on the node's own, as that of a container of containerd."""
         root, inside = f"{BASE}/root", self.cluster.inside("node01", BASE)
         self.sh(SKELETON).good()
@@ -178,6 +178,8 @@ class Pod:
         with open(f"{inside}/config.json", "w") as file:
             json.dump(configuration(self.level, self._volume(), root), file)
         self.sh(f"{' '.join(RUNC)} run --detach --bundle {BASE} pod </dev/null >{BASE}/log 2>&1 || {{ cat {BASE}/log >&2; exit 1; }}").good()
+        if resume:
+            self.cluster.run("scontrol", "update", "nodename=node01", "state=resume", user="root").good()
         self.await_idle(within)
         return self
 

@@ -110,13 +110,17 @@ def pod_vanishes_in_a_pull(cluster, level):
         gate = cluster.faulty.hold(digest)
         sleeper = cluster.start_srun("sh", "-c", "echo ready; sleep 300")
         sleeper.await_text("ready")
+        cluster.faulty.requests.clear()
         pull = cluster.start_srun("true", image=name)
         await_true(lambda: cluster.faulty.requests[f"/v2/pods/slow/blobs/{digest}"] > 0, 15, "the pull does not begin")
+        equal(bool(loops_of(pod)), pod.level.privileged, "whether loop devices serve the layers of the running container")
         pod.vanish()
+        # slurm-operator does this, too. Otherwise slurmctld keeps jobs of a node that has not rebooted, with and without containers.
+        cluster.run("scontrol", "update", "nodename=node01", "state=down", "reason=pod is gone", user="root").good()
         gate.set()
         del cluster.faulty.slow[digest]
         equal((loops_of(pod), pod.outside()), ([], [line for line in mounts if BASE not in line]), "loop devices and mounts on the node")
-        pod.start(within=90)
+        pod.start(within=60, resume=True)
         for one in (sleeper, pull):
             one.end(60)
         left = [path for path in listing(pod) if path not in before]
@@ -124,7 +128,7 @@ def pod_vanishes_in_a_pull(cluster, level):
         cluster.srun("true").good()
         equal(last_start(pod)["pulled"], "0", "pulls of the image that the volume has")
         cluster.srun("--container-mounts=/usr,/lib,/lib64,/bin", "cat", "/slow", image=name, timeout=60)
-        expect(any(digest_in in path for path in listing(pod) if path not in before for digest_in in ("layers/",)), "the slow image is not in the store")
+        expect(any("/layers/sha256/" in path for path in listing(pod) if path not in before), "the store has no new layer")
 
 
 for level in ("privileged", "least"):
