@@ -26,9 +26,9 @@ namespace {
 /// each other's device, which only costs sharing.
 constexpr char kHint[] = "trusted.spank-container.loop";
 
-Result<UniqueFd> open_loop(int number) {
-  const std::string path = "/dev/loop" + std::to_string(number);
-  return own(::open(path.c_str(), O_RDONLY | O_CLOEXEC), "open " + quoted(path));
+Result<UniqueFd> open_loop(int number) {  // ENODEV if a pod lacks the device: FUSE serves the layer
+  UniqueFd device(::open(("/dev/loop" + std::to_string(number)).c_str(), O_RDONLY | O_CLOEXEC));
+  return device ? Result(std::move(device)) : Error::from_errno(ENODEV, "open a loop device");
 }
 
 /// Returns an unnamed file with the layer's own blocks except for the block with the list of

@@ -55,15 +55,16 @@ def all_capabilities():
 
 class Level:
     """A securityContext: privileged, capabilities beside the default ones, whether the seccomp profile is the default one,
-    devices of a device plugin, and procMount: Unmasked."""
+    devices of a device plugin, procMount: Unmasked, and how many loop devices /dev has in a privileged one."""
 
-    def __init__(self, name, privileged=False, capabilities=(), confined=False, devices=(), unmasked=False):
+    def __init__(self, name, privileged=False, capabilities=(), confined=False, devices=(), unmasked=False, loops=256):
         self.name, self.privileged, self.capabilities = name, privileged, capabilities
-        self.confined, self.devices, self.unmasked = confined, devices, unmasked
+        self.confined, self.devices, self.unmasked, self.loops = confined, devices, unmasked, loops
 
 
 LEVELS = {level.name: level for level in (
     Level("privileged", privileged=True),
+    Level("no_loop_nodes", privileged=True, loops=0),
     Level("least", capabilities=("CAP_SYS_ADMIN",), devices=("fuse",)),
     Level("no_fuse", capabilities=("CAP_SYS_ADMIN",)),
     Level("none", confined=True),
@@ -111,7 +112,7 @@ def devices_of(level):
     if not level.privileged:
         return [{"path": "/dev/fuse", "type": "c", "major": 10, "minor": 229, "fileMode": 0o666, "uid": 0, "gid": 0}
                 for name in level.devices if name == "fuse"]
-    loops = [{"path": f"/dev/loop{n}", "type": "b", "major": 7, "minor": n, "fileMode": 0o660, "uid": 0, "gid": 6} for n in range(256)]
+    loops = [{"path": f"/dev/loop{n}", "type": "b", "major": 7, "minor": n, "fileMode": 0o660, "uid": 0, "gid": 6} for n in range(level.loops)]
     return [{"path": "/dev/fuse", "type": "c", "major": 10, "minor": 229, "fileMode": 0o666, "uid": 0, "gid": 0},
             {"path": "/dev/loop-control", "type": "c", "major": 10, "minor": 237, "fileMode": 0o660, "uid": 0, "gid": 6}, *loops]
 

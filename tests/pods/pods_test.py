@@ -16,7 +16,7 @@ WRITES = ("sh", "-euc", "id -un; echo kept >/root-of-image; cat /root-of-image")
 
 def pod_of(cluster, level, **how):
     """A level without a writable cgroup view needs other plugins of Slurm."""
-    return Pod(cluster, LEVELS[level], slurm=() if level == "privileged" else NO_CGROUPS, **how)
+    return Pod(cluster, LEVELS[level], slurm=() if LEVELS[level].privileged else NO_CGROUPS, **how)
 
 
 def doctor(pod):
@@ -192,7 +192,15 @@ def without_fuse_device_start_is_refused(cluster):
         equal((found["loop devices"][0], found["FUSE"][0]), ("failed", "warning"), "what the doctor reports", done)
 
 
-for case in (without_privilege_start_is_refused, without_privilege_doctor_names_the_fields, without_fuse_device_start_is_refused):
+def without_loop_nodes_fuse_serves_layers(cluster):
+    """/dev of a privileged pod has the devices of the pod's start. The kernel makes more when they are used up."""
+    with pod_of(cluster, "no_loop_nodes") as pod:
+        cluster.srun(*WRITES).good("alice\nkept")
+        served = last_start(pod)
+        equal(served["fuse"], served["layers"], "layers served by FUSE")
+
+
+for case in (without_loop_nodes_fuse_serves_layers, without_privilege_start_is_refused, without_privilege_doctor_names_the_fields, without_fuse_device_start_is_refused):
     add("lacking", case.__name__, lambda cluster, case=case: (shared_pod.end(), case(cluster))[1])
 
 
