@@ -446,8 +446,17 @@ Finding examine_loop_devices(bool is_pod, bool has_fuse) {
   const char* const cure =
       is_pod ? "securityContext of slurmd's container: privileged: true" : "modprobe loop";
   const UniqueFd control(::open("/dev/loop-control", O_RDWR | O_CLOEXEC));
-  if (control) return {kLoop, Verdict::ok, "the kernel reads layers", ""};
   const int failed = errno;
+  if (control && !is_pod) return {kLoop, Verdict::ok, "the kernel reads layers", ""};
+  if (control) {
+    // A pod's /dev has the nodes of the pod's start. It gets none that the kernel makes later.
+    glob_t nodes{};
+    (void)::glob("/dev/loop[0-9]*", GLOB_NOSORT, nullptr, &nodes);
+    const auto number = nodes.gl_pathc;
+    ::globfree(&nodes);
+    return {kLoop, Verdict::ok,
+            formatted("the kernel reads layers from {} devices, FUSE serves others", number), ""};
+  }
   const auto config = read_config(SPC_CONFIG_FILE);
   const std::string method = config ? config->squashfs : "auto";
   const bool serves = method == "fuse" || (method == "auto" && failed == ENOENT);

@@ -198,6 +198,8 @@ def without_loop_nodes_fuse_serves_layers(cluster):
         cluster.srun(*WRITES).good("alice\nkept")
         served = last_start(pod)
         equal(served["fuse"], served["layers"], "layers served by FUSE")
+        done, found = doctor(pod)
+        expect("0 devices, FUSE serves others" in found["loop devices"][1], "wrong number of loop devices", done)
 
 
 for case in (without_loop_nodes_fuse_serves_layers, without_privilege_start_is_refused, without_privilege_doctor_names_the_fields, without_fuse_device_start_is_refused):
