@@ -431,7 +431,11 @@ std::string container_of_node() {
   const UniqueFd file(::open("/proc/1/cgroup", O_RDONLY | O_CLOEXEC));
   const auto groups = file ? read_file(file.get(), 1 << 16) : Result<std::string>(std::string());
   if (groups && groups->find("kubepods") != std::string::npos) return "a pod of Kubernetes";
-  return is_overlay("/") ? "a container" : "";
+  // Diskless hosts have an overlay as well, but the kernel's first PID namespace.
+  constexpr ino_t kFirst = 0xEFFFFFFC;  // PROC_PID_INIT_INO
+  struct stat status {};
+  const bool has_own = ::stat("/proc/self/ns/pid", &status) == 0 && status.st_ino != kFirst;
+  return has_own && is_overlay("/") ? "a container" : "";
 }
 
 /// Returns the reason why slurmd's programs in this container cannot mount: 0 if they can.
@@ -459,6 +463,7 @@ Finding examine_loop_devices(bool is_pod, bool has_fuse) {
   }
   const auto config = read_config(SPC_CONFIG_FILE);
   const std::string method = config ? config->squashfs : "auto";
+  if (is_login_host()) return {kLoop, Verdict::ok, kLoginHost, ""};
   const bool serves = method == "fuse" || (method == "auto" && failed == ENOENT);
   if (serves && has_fuse) {
     return {kLoop, is_pod ? Verdict::ok : Verdict::warning,

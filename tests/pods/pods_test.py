@@ -93,6 +93,8 @@ def doctor_finds_no_fault(pod):
     done, found = doctor(pod)
     equal(done.rc, 0, "exit code", done)
     equal(found["machine"], ("ok", "a pod of Kubernetes"), "what the doctor reports of the machine", done)
+    done = pod.execute("env", "-u", "KUBERNETES_SERVICE_HOST", "scontainer", "doctor", "--node")
+    expect("machine: a container" in done.out, "the doctor needs a variable of Kubernetes", done)
     expect(("FUSE serves layers" in found["loop devices"][1]) != pod.level.privileged, "wrong method of reading layers", done)
 
 
