@@ -467,7 +467,7 @@ Finding examine_loop_devices(bool is_pod, bool has_fuse) {
   const bool serves = method == "fuse" || (method == "auto" && failed == ENOENT);
   if (serves && has_fuse) {
     return {kLoop, is_pod ? Verdict::ok : Verdict::warning,
-            "none: FUSE serves layers, by a process of the job for each", is_pod ? "" : cure};
+            "none: FUSE serves layers, by a process of the job", is_pod ? "" : cure};
   }
   return {kLoop, Verdict::failed, formatted("/dev/loop-control: {}", std::strerror(failed)),
           has_fuse ? formatted("squashfs = \"fuse\" in config.toml, or {}", cure) : cure};
