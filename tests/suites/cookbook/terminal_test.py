@@ -5,6 +5,7 @@ import re
 import shlex
 
 import harness
+from command import WAITING
 from examples_test import SITE, TOP, scenery
 from harness import equal, expect, test
 from site_files import rules
@@ -50,7 +51,7 @@ def type_line(cluster, there, user, command):
     script = f"stty cols 100 rows 40; cd {there} 2>/dev/null; export TERM=xterm NO_COLOR=1; {command}"
     words = ["script", "-qec", f"sh -c {shlex.quote(script)}", "/dev/null"]
     done = cluster.enter("head", "alice", *words).end(SECONDS) if user == "alice@head" else cluster.root("node01", *words)
-    lines = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", done.out.replace("\r\n", "\n")).split("\n")
+    lines = WAITING.sub("", re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", done.out.replace("\r\n", "\n"))).split("\n")
     # A line of progress is overwritten: what remains is behind the last carriage return.
     return "\n".join(line.rsplit("\r", 1)[-1].rstrip() for line in lines if line.strip()) + "\n"
 
