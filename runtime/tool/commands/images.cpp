@@ -549,6 +549,14 @@ Result<ListedImage> image_of_source(const Places& places, const Config& config,
   return image;
 }
 
+/// Returns a public image of the node's store.
+std::optional<ListedImage> image_of_node(const Config& config, const std::string& text) {
+  const auto store = open_store(SPC_STORE_DIR);
+  auto image = store ? find_image(store->get(), text, config.default_registry)
+                     : Result<ListedImage>(store.error());
+  return image && image->record ? std::optional(*std::move(image)) : std::nullopt;
+}
+
 Result<int> print_image(const Arguments& arguments, const ListedImage& image, const Found& seen,
                         const std::vector<std::string>& keys) {
   if (arguments.has("json")) {
@@ -576,19 +584,17 @@ Result<int> run_inspect(const Arguments& arguments) {
                      : Result<ListedImage>(store.error());
   const bool is_digest =
       arguments.words[0].find_first_not_of("0123456789abcdef") == std::string::npos;
-  if (!found && found.error().kind() == ErrorKind::not_found && places.own_store) {
-    const auto of_node = open_store(SPC_STORE_DIR);
-    const auto public_image =
-        of_node ? find_image(of_node->get(), arguments.words[0], config.default_registry)
-                : Result<ListedImage>(of_node.error());
-    if (public_image && public_image->record)
-      return print_image(arguments, *public_image, found_in_record(*public_image), {});
-  }
-  if (!found && found.error().kind() == ErrorKind::not_found && places.own_store && location &&
-      !is_digest) {
+  const bool is_missing = !found && found.error().kind() == ErrorKind::not_found;
+  auto of_node = is_missing && places.own_store ? image_of_node(config, arguments.words[0])
+                                                : std::optional<ListedImage>();
+  if (is_missing && !of_node && places.own_store && location && !is_digest) {
     found = image_of_source(places, config, arguments.words[0]);
     store = make_own_store(places);
+    // A job that has resolved the tag has pulled its digest.
+    if (found) of_node = image_of_node(config, found->digest.hex());
+    if (of_node) of_node->names = found->names;
   }
+  if (of_node) return print_image(arguments, *of_node, found_in_record(*of_node), {});
   if (!store) return store.error();
   const ListedImage image = SPC_TRY(std::move(found));
   if (!image.record)
