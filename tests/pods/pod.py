@@ -1,6 +1,5 @@
 """A container of runc on a node of the test cluster, as a kubelet makes one for a pod with slurmd."""
 import contextlib
-import copy
 import json
 import os
 import re
@@ -32,7 +31,6 @@ mount -t overlay -o lowerdir={BASE}/image,upperdir={BASE}/up,workdir={BASE}/work
 
 # PID 1: a shell, which collects what daemons leave, as the init of a pod does.
 INIT = """#!/bin/bash
-ip link show lo >/dev/null
 install -d -m 755 -o munge -g munge /run/munge
 install -d -m 711 -o munge -g munge /var/lib/munge
 install -d -m 700 -o munge -g munge /var/log/munge
@@ -55,11 +53,11 @@ def all_capabilities():
 
 class Level:
     """A securityContext: privileged, capabilities beside the default ones, whether the seccomp profile is the default one,
-    devices of a device plugin, procMount: Unmasked, and how many loop devices /dev has in a privileged one."""
+    devices of a device plugin, and how many loop devices /dev has in a privileged one."""
 
-    def __init__(self, name, privileged=False, capabilities=(), confined=False, devices=(), unmasked=False, loops=256):
+    def __init__(self, name, privileged=False, capabilities=(), confined=False, devices=(), loops=256):
         self.name, self.privileged, self.capabilities = name, privileged, capabilities
-        self.confined, self.devices, self.unmasked, self.loops = confined, devices, unmasked, loops
+        self.confined, self.devices, self.loops = confined, devices, loops
 
 
 LEVELS = {level.name: level for level in (
@@ -126,7 +124,7 @@ def configuration(level, volume, rootfs):
     linux = {"namespaces": [{"type": kind} for kind in ("pid", "ipc", "uts", "mount")] + ([] if level.privileged else [{"type": "cgroup"}]),
              "resources": {"devices": rules}, "devices": devices, "cgroupsPath": "/pod"}
     if not level.privileged:
-        linux["maskedPaths"], linux["readonlyPaths"] = ([], []) if level.unmasked else (MASKED, READ_ONLY)
+        linux["maskedPaths"], linux["readonlyPaths"] = MASKED, READ_ONLY
         if level.confined:
             linux["seccomp"] = seccomp()
     return {"ociVersion": "1.0.2", "hostname": "node01", "root": {"path": rootfs}, "mounts": mounts_of(level, volume), "linux": linux,
@@ -139,7 +137,7 @@ class Pod:
     """`slurm`: edits of slurm.conf in the pod, as for sed(1)."""
 
     def __init__(self, cluster, level, volume="disk", config="", slurm=()):
-        self.cluster, self.level, self.volume = cluster, copy.copy(level), volume
+        self.cluster, self.level, self.volume = cluster, level, volume
         self.config, self.slurm = config, slurm
 
     def sh(self, script, timeout=60):
