@@ -30,6 +30,21 @@ def must_fail(done, *rows):
 
 
 @contextlib.contextmanager
+def fake_block_devices(cluster, *nodes):
+    """Hides the loop devices of other clusters: all nodes of this machine share its kernel. The runner checks those of
+    the nodes after each test. Yields a function that adds a loop device, by its file."""
+    def add(path):
+        cluster.root(nodes[0], "sh", "-c", f"mkdir -p /sys/block/loop7/loop; echo {path} >/sys/block/loop7/loop/backing_file").good()
+    try:
+        for node in nodes:
+            cluster.root(node, "mount", "-t", "tmpfs", "fake", "/sys/block").good()
+        yield add
+    finally:
+        for node in nodes:
+            cluster.root(node, "umount", "/sys/block")
+
+
+@contextlib.contextmanager
 def checks_in_the_job(cluster):
     """Yields when the checks in the job have run. The caller makes the node bad; then the rest goes on."""
     run = cluster.start(*COMMAND)
@@ -39,33 +54,36 @@ def checks_in_the_job(cluster):
 
 @test
 def node_is_accepted(cluster):
-    done = cluster.run(*COMMAND, "--json", timeout=SECONDS)
-    told = json.loads(done.good())
-    equal((told["node"], told["accepted"]), ("node01", True), "the node", done)
-    results = {row["name"]: row["result"] for row in told["checks"]}
-    equal({name for name, result in results.items() if result != "ok"}, {"GPU", "MPI"}, "rows that are not ok", done)
-    equal({row["group"] for row in told["checks"]}, {"works", "degrades", "leaves"}, "groups", done)
-    details = {row["name"]: row["detail"] for row in told["checks"]}
-    expect(re.search(r"exit status 1: spank-container: pull image .*\(hint: ", details["missing image"]), "no error with a hint", done)
-    expect("nvidia-smi" in details["GPU"] and "mpi4py" in details["MPI"], "no reason for skipped rows", done)
+    with fake_block_devices(cluster, "node01"):
+        done = cluster.run(*COMMAND, "--json", timeout=SECONDS)
+        told = json.loads(done.good())
+        equal((told["node"], told["accepted"]), ("node01", True), "the node", done)
+        results = {row["name"]: row["result"] for row in told["checks"]}
+        equal({name for name, result in results.items() if result != "ok"}, {"GPU", "MPI"}, "rows that are not ok", done)
+        equal({row["group"] for row in told["checks"]}, {"works", "degrades", "leaves"}, "groups", done)
+        details = {row["name"]: row["detail"] for row in told["checks"]}
+        expect(re.search(r"exit status 1: spank-container: pull image .*\(hint: ", details["missing image"]), "no error with a hint", done)
+        expect("nvidia-smi" in details["GPU"] and "mpi4py" in details["MPI"], "no reason for skipped rows", done)
 
 
 @test
 def node_is_accepted_by_root(cluster):
-    done = cluster.root("head", *COMMAND, "--as-root", "alice")
-    equal((done.rc, done.out.splitlines()[-1]), (0, "node01: accepted"), "last line", done)
-    on_node = cluster.root("node02", PROGRAM, "-w", "node02", "--image", COMMAND[-1], "--as-root", "alice")
-    equal((on_node.rc, on_node.out.splitlines()[-1]), (0, "node02: accepted"), "last line", on_node)
+    with fake_block_devices(cluster, "node01", "node02"):
+        done = cluster.root("head", *COMMAND, "--as-root", "alice")
+        equal((done.rc, done.out.splitlines()[-1]), (0, "node01: accepted"), "last line", done)
+        on_node = cluster.root("node02", PROGRAM, "-w", "node02", "--image", COMMAND[-1], "--as-root", "alice")
+        equal((on_node.rc, on_node.out.splitlines()[-1]), (0, "node02: accepted"), "last line", on_node)
 
 
 @test
 def mpi_program_is_run_by_two_ranks(cluster):
     image = mpi_test.prepare(cluster)
-    done = cluster.run(PROGRAM, "-w", "node01", "--image", image, "--mpi", "python3 -c 'from mpi4py import MPI; MPI.COMM_WORLD.size == 2 or exit(1)'",
-                       timeout=SECONDS)
-    expect(done.rc == 0 and re.search(r"^works +MPI +ok +pmix, 2 ranks$", done.out, re.M), "MPI is not ok", done)
-    bad = cluster.run(PROGRAM, "-w", "node01", "--image", image, "--mpi", "exit 3", timeout=SECONDS)
-    must_fail(bad, ("MPI", "exit status 3"))
+    with fake_block_devices(cluster, "node01"):
+        done = cluster.run(PROGRAM, "-w", "node01", "--image", image, "--mpi", "python3 -c 'from mpi4py import MPI; MPI.COMM_WORLD.size == 2 or exit(1)'",
+                           timeout=SECONDS)
+        expect(done.rc == 0 and re.search(r"^works +MPI +ok +pmix, 2 ranks$", done.out, re.M), "MPI is not ok", done)
+        bad = cluster.run(PROGRAM, "-w", "node01", "--image", image, "--mpi", "exit 3", timeout=SECONDS)
+        must_fail(bad, ("MPI", "exit status 3"))
 
 
 @test
@@ -78,11 +96,12 @@ def node_without_plugin_is_not_accepted(cluster):
 
 @test
 def node_with_wrong_configuration_is_not_accepted(cluster):
-    with rules(cluster, "writeable = true\n"):
-        done = cluster.run(*COMMAND, timeout=SECONDS)
-    expect(done.rc == 1, "the node is accepted", done)
-    # Containers start by the last valid configuration.
-    must_fail(done, ("doctor", "unknown key"))
+    with fake_block_devices(cluster, "node01"):
+        with rules(cluster, "writeable = true\n"):
+            done = cluster.run(*COMMAND, timeout=SECONDS)
+        expect(done.rc == 1, "the node is accepted", done)
+        # Containers start by the last valid configuration.
+        must_fail(done, ("doctor", "unknown key"))
 
 
 @test
@@ -91,15 +110,18 @@ def leftovers_of_the_job_are_not_accepted(cluster):
     leave = ("setpriv --reuid 2001 --clear-groups setsid sleep 63 >/dev/null 2>&1 </dev/null & "
              "touch /tmp/left-by-accept-node; mkdir /run/spank-container/left && mount -t tmpfs left /run/spank-container/left")
     before = cluster.processes("node01", "sleep")
-    try:
-        with checks_in_the_job(cluster) as run:
-            cluster.root("node01", "sh", "-c", leave).good()
-            done = run.end(SECONDS)
-    finally:
-        cluster.root("node01", "sh", "-c", "umount /run/spank-container/left; rmdir /run/spank-container/left; rm /tmp/left-by-accept-node")
-        for process in set(cluster.processes("node01", "sleep")) - set(before):
-            os.kill(process, 9)
-    must_fail(done, ("no mounts", "/run/spank-container/left"), ("no processes", "sleep 63"), ("no files", "/tmp/left-by-accept-node"))
+    with fake_block_devices(cluster, "node01") as add_loop_device:
+        try:
+            with checks_in_the_job(cluster) as run:
+                cluster.root("node01", "sh", "-c", leave).good()
+                add_loop_device("/var/lib/spank-container/layers/sha256/left.sqsh")
+                done = run.end(SECONDS)
+        finally:
+            cluster.root("node01", "sh", "-c", "umount /run/spank-container/left; rmdir /run/spank-container/left; rm /tmp/left-by-accept-node")
+            for process in set(cluster.processes("node01", "sleep")) - set(before):
+                os.kill(process, 9)
+        must_fail(done, ("no mounts", "/run/spank-container/left"), ("no loop devices", "left.sqsh"), ("no processes", "sleep 63"),
+                  ("no files", "/tmp/left-by-accept-node"))
 
 
 @test
