@@ -7,6 +7,7 @@ import fcntl
 import hashlib
 import os
 import resource
+import select
 import signal
 import socket
 import struct
@@ -329,6 +330,7 @@ class Import:
 
     def _serve(self):
         result = self.result
+        lines = []  # to `fuse` servers
         layers = os.path.join(self.store.path, "layers/sha256")
         while True:
             try:
@@ -355,8 +357,7 @@ class Import:
                     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
                     self._send(OBJECT_SOCKET, descriptors=[theirs.fileno()])
                     theirs.close()
-                    with ours:
-                        result.served.append(Served(ours))
+                    lines.append(ours)
                 elif kind == EVICT and digest == bytes(32):
                     result.released += 1
                     for holder in self.store.held:
@@ -376,6 +377,10 @@ class Import:
                 result.failed = f"agent: {error}"
                 self.process.kill()
         result.status = self.process.wait()
+        for line in lines:
+            with line:
+                if select.select([line], [], [], 0)[0] and line.recv(1, socket.MSG_PEEK):
+                    result.served.append(Served(line))
         if self.user_source is not None:
             result.user_source_status = self.user_source.wait()
         result.seconds = time.monotonic() - self.began
