@@ -177,10 +177,12 @@ def sandbox(report, path):
 
 def cold(report, path):
     """Draws one panel for each link, and one for connections that are limited."""
-    panels = [(f"{rate} Gb/s", "s", [("floor", report.rows[f"floor.cold.{rate}g"].median), ("import", report.rows[f"cold.{rate}g"].median)])
+    panels = [(f"{rate} Gb/s", "s", [("import", report.rows[f"cold.{rate}g"].median), ("floor", report.rows[f"floor.cold.{rate}g"].median)])
               for rate in report.links]
-    limited = [report.rows[f"{name}cold.limited"].median for name in ("floor.", "")]
-    panels.append(("a tenth each", "s", [("one connection", limited[0]), ("import", limited[1])]))
+    limited = [report.rows[f"{name}cold.limited"].median for name in ("", "floor.")]
+    panels.append(("a tenth each", "s", [("import", limited[0]), ("one connection", limited[1])]))
+    if "cold.place" in report.rows:
+        panels.append(("in place", "s", [("import", report.rows["cold.place"].median), ("pull, 10 Gb/s", report.rows["cold.10g"].median)]))
     path.write_text(drawing(panels, f"{report.title}; floor: curl, SHA-256, inflate, SHA-256; output discarded"))
     return path
 
@@ -208,7 +210,9 @@ def text(x, y, words, style=""):
 
 
 def rounded(value):
-    return f"{value:,.0f}" if value >= 10 else f"{value:.1f}"
+    if value >= 10:
+        return f"{value:,.0f}"
+    return f"{value:.1f}" if value >= 0.1 else f"{value:.3f}"
 
 
 # --- from the tables of benchmarks/README.md ---
