@@ -225,8 +225,11 @@ def test_certs_d_ca_and_client_certificate():
     certificate, key = made["wrongname"]  # signed by the same CA
     own = ((server.name, "ca.crt", ca), (server.name, "client.cert", certificate), (server.name, "client.key", key))
     succeeds(pull("tls", server=server, settings=with_containers(containers_config("", own))), small)
-    fails(pull("tls", server=server, settings=with_containers(containers_config("", own[:1]))), "TLS certificate of this client: ", "certificate required", "set client_cert and client_key")
-    fails(pull("tls", server=server, settings=with_containers(containers_config("", own[:2]))), "certificate required")
+    # TLS 1.3 asks behind the handshake: a request that is sent meanwhile can meet a closed connection, four times on a busy machine.
+    for names in (own[:1], own[:2]):
+        result = fails(pull("tls", server=server, settings=with_containers(containers_config("", names))))
+        if "closed the connection" not in result.failed:
+            fails(result, "TLS certificate of this client: ", "certificate required", "set client_cert and client_key")
     bad = ((server.name, "ca.crt", ca), (server.name, "client.cert", ca), (server.name, "client.key", key))
     fails(pull("tls", server=server, settings=with_containers(containers_config("", bad))), "TLS certificate of this client: ")
     fails(pull("tls", server=server, settings=with_containers(containers_config("", own[1:]))), "TLS certificate is self-signed")
