@@ -173,10 +173,11 @@ class Import:
     """One run of `import`, in a thread. `on_new_layer` is called for each layer. It may delay, or
     refuse by returning text. With `environment`, a process reads for the user in that environment.
     `on_message` sees each message first. `largest_file`: maximal bytes of a file written by import
-    itself, such as the spool."""
+    itself, such as the spool. `run_as`: another user, who runs import; needs root."""
 
     def __init__(self, store, image, config=None, pull=None, platform="linux/amd64", on_new_layer=None, environment=None, on_message=None,
-                 user=None, more=(), import_environment=None, uid=None, program=None, largest_file=None):
+                 user=None, more=(), import_environment=None, uid=None, program=None, largest_file=None,
+                 run_as=None):
         self.store, self.result, self.on_new_layer, self.on_message = store, Result(), on_new_layer, on_message
         records = [f"image={image}", f"platform={platform}", f"uid={os.getuid() if uid is None else uid}", f"config={config or '/nonexistent'}"]
         records += more
@@ -204,7 +205,8 @@ class Import:
         self.began = time.monotonic()
         self.process = subprocess.Popen([program or IMPORT], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
                                         stderr=None if os.environ.get("SPC_VERBOSE") else subprocess.DEVNULL,
-                                        env=import_environment or {}, preexec_fn=place, pass_fds=numbers, close_fds=True)
+                                        env=import_environment or {}, preexec_fn=place, pass_fds=numbers, close_fds=True,
+                                        user=run_as, extra_groups=None if run_as is None else ())
         self.user_source = start_user_source(image, answering, environment) if environment is not None else None
         asking.close()
         answering.close()

@@ -217,6 +217,22 @@ def test_registries_conf_search_list_sets_default_registry():
     succeeds(result, small)
 
 
+def test_request_of_another_user_names_no_files():
+    """In a job, root starts import as the service user, and a process of the job's user sends the request."""
+    registry.repository("named", small)
+    mirror = containers_config(f'[[registry]]\nprefix = "registry.invalid"\nlocation = "{registry.name}"\ninsecure = true\n')
+    for run_as in (None, 65534):
+        store = new_store()
+        subprocess.run(["chmod", "-R", "a+rwX", store.path], check=True)
+        result = agent.run(store, "registry.invalid/named:1", config=config(), more=[f"user_containers={mirror}"], run_as=run_as)
+        result.store = store
+        if run_as is None:
+            succeeds(result, small)
+        else:
+            fails(result, 'registry "registry.invalid": no such host')
+    fails(pull("named", store=store, run_as=65534), "does not speak TLS")  # config.toml says insecure
+
+
 def test_certs_d_ca_and_client_certificate():
     made = make_certificates("certs-d")
     ca, other = (os.path.join(made["directory"], name) for name in ("ca.crt", "other.crt"))

@@ -848,7 +848,9 @@ Result<Digest> import_as_asked(AgentLink& agent, const Result<ImageStore>& store
   const ssize_t size = ::recv(kImportSource, bytes.data(), bytes.size(), 0);
   if (size <= 0) return Error(ErrorKind::unavailable, "read the import request: there is none");
   bytes.resize(static_cast<std::size_t>(size));
-  const auto request = SPC_TRY(ImportRequest::parse(bytes));
+  auto request = SPC_TRY(ImportRequest::parse(bytes));
+  // A job's leader may not choose the files.
+  if (!agent.is_of_own_user()) request.config = SPC_CONFIG_FILE, request.user_containers.clear();
   auto config = SPC_TRY(read_config(request.config, ::geteuid(), request.user_containers));
   use_processors(config.import_cpus);
   if (!request.user_store) check_shared_store(config.shared, agent);

@@ -1,6 +1,8 @@
 #include "image/pull/agent_link.hpp"
 
 #include <poll.h>
+#include <sys/socket.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <string>
@@ -77,6 +79,13 @@ Result<void> StoreObject::put(ImportMessage message, std::string_view bytes) {
   }
   SPC_TRY(receive(message));  // even if sending failed: the answer has the reason
   return {};
+}
+
+bool AgentLink::is_of_own_user() const {
+  ucred starter{};
+  socklen_t size = sizeof starter;
+  return ::getsockopt(socket_, SOL_SOCKET, SO_PEERCRED, &starter, &size) == 0 &&
+         starter.uid == ::geteuid();
 }
 
 void AgentLink::write(LogLevel level, std::string_view line) noexcept {

@@ -56,6 +56,10 @@ class AgentLink final : public Log, public StoreKeeper {
   /// `socket` is borrowed.
   explicit AgentLink(int socket) : socket_(socket) {}
 
+  /// Returns whether its own user has started this process, as `scontainer` does for a store of the
+  /// user. Otherwise root has, and the request is one of another user.
+  [[nodiscard]] bool is_of_own_user() const;
+
   /// Sends a line to the waiting user. LogLevel::info is progress. A warning is always shown.
   void write(LogLevel level, std::string_view line) noexcept override;
 
