@@ -10,6 +10,7 @@
 #include <string>
 
 #include "base/format.hpp"
+#include "base/text.hpp"
 #include "hooks/cdi/names.hpp"
 
 namespace spc {

@@ -4,6 +4,7 @@
 
 #include <openssl/evp.h>
 #include <openssl/sha.h>
+#include <string.h>
 
 namespace spc {
 

@@ -78,10 +78,10 @@ Result<std::optional<Node>> LayersBelow::root() {
 Result<LayersBelow::Listing> LayersBelow::list(const Node& directory) {
   Listing listing;
   listing.layers_ = this;
-  for (const auto& [layer, inode] : directory.parts) {
+  for (const auto& part : directory.parts) {
     auto entries = SPC_TRY(
-        counted(layer, [&, &inode = inode](auto& reader) { return reader.directory(inode); }));
-    listing.parts_.push_back({layer, std::move(entries)});
+        counted(part.layer, [&](auto& reader) { return reader.directory(part.inode); }));
+    listing.parts_.push_back({part.layer, std::move(entries)});
   }
   return listing;
 }

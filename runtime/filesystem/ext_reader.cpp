@@ -1,6 +1,5 @@
 // Reader of ext images, and the decompressors of `fuse`.
 
-#include <ext2fs/ext2fs.h>
 #include <sys/stat.h>
 #include <zstd.h>
 
@@ -10,7 +9,8 @@
 #include <memory>
 #include <mutex>
 
-#undef clamp  // a macro of e2fsprogs 1.47.2, in conflict with <algorithm>
+#include <ext2fs/ext2fs.h>  // behind <algorithm>: e2fsprogs 1.47.2 has a macro clamp
+#undef clamp
 extern "C" {
 #include <squashfuse/decompress.h>  // last: it defines _POSIX_C_SOURCE
 }

@@ -10,6 +10,7 @@
 #include <ctime>
 
 #include "base/clock.hpp"
+#include "base/format.hpp"
 #include "base/text.hpp"
 #include "launch/leader.hpp"
 #include "launch/site/enroot_compat.hpp"

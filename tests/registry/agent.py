@@ -8,6 +8,7 @@ import hashlib
 import os
 import resource
 import select
+import shutil
 import signal
 import socket
 import struct
@@ -203,7 +204,11 @@ class Import:
 
         self.writers = {}  # processes of layer-writer, in the order of their start
         self.began = time.monotonic()
-        self.process = subprocess.Popen([program or IMPORT], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+        program = program or IMPORT
+        if run_as is not None:  # the user may be unable to enter the directory of the build
+            program = shutil.copy(program, tempfile.mkdtemp(dir=os.path.dirname(store.path)))
+            os.chmod(os.path.dirname(program), 0o755)
+        self.process = subprocess.Popen([program], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
                                         stderr=None if os.environ.get("SPC_VERBOSE") else subprocess.DEVNULL,
                                         env=import_environment or {}, preexec_fn=place, pass_fds=numbers, close_fds=True,
                                         user=run_as, extra_groups=None if run_as is None else ())

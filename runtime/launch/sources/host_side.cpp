@@ -18,6 +18,7 @@
 
 #include "base/file.hpp"
 #include "base/format.hpp"
+#include "base/process/own_program.hpp"
 #include "base/text.hpp"
 #include "base/unique_fd.hpp"
 #include "launch/site/site_request.hpp"

@@ -12,6 +12,7 @@
 #include "base/format.hpp"
 #include "base/json.hpp"
 #include "base/process/own_program.hpp"
+#include "base/process/supervised.hpp"
 #include "base/text.hpp"
 #include "base/unique_fd.hpp"
 #include "config/config.hpp"
