@@ -15,6 +15,7 @@ from cases import Skipped  # noqa: F401
 from server import Server
 
 work = tempfile.mkdtemp(prefix="spc-registry-test-")
+os.chmod(work, 0o755)  # for import as another user
 children = []
 
 
