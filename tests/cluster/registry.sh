@@ -48,11 +48,11 @@ END
 # An authority of its own for every cluster, and a server certificate it signed.
 write_certificates() {
     openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 30 -subj "/CN=test authority" \
-        -keyout "$1/ca.key" -out "$1/ca.crt" 2>/dev/null
+        -addext keyUsage=critical,keyCertSign -keyout "$1/ca.key" -out "$1/ca.crt" 2>/dev/null
     openssl req -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -subj "/CN=registry" \
         -keyout "$1/server.key" -out "$1/server.csr" 2>/dev/null
     openssl x509 -req -in "$1/server.csr" -CA "$1/ca.crt" -CAkey "$1/ca.key" -CAcreateserial -days 30 -out "$1/server.crt" \
-        -extfile <(echo "subjectAltName=DNS:registry,DNS:head,IP:$network.1") 2>/dev/null
+        -extfile <(printf '%s\n' "subjectAltName=DNS:registry,DNS:head,IP:$network.1" authorityKeyIdentifier=keyid) 2>/dev/null
 }
 
 write_client_configuration() {
