@@ -240,10 +240,12 @@ std::string source_in_words(const Mount& mount) {
 
 /// Returns the value as printed: without passwords of URLs; empty if it may be a secret.
 std::optional<std::string> shown_value(const std::string& name, const std::string& value) {
-  // The plugin's notes about options have values of variables, with whole URLs.
-  const bool is_note =
-      name == "SLURM_SPANK_SCONTAINER_VARIABLES" || name == "SLURM_SPANK_SCONTAINER_BEATEN";
-  if ((may_be_secret(name) || is_note) && !value.empty()) return {};
+  // Options and the plugin's notes about them have values of variables, with whole URLs. Slurm
+  // 24.11 leaves the variables in which it carries options to the tasks.
+  const bool is_option =
+      name == "SLURM_SPANK_SCONTAINER_VARIABLES" || name == "SLURM_SPANK_SCONTAINER_BEATEN" ||
+      name == "SCONTAINER_ENV" || name.find("SLURM_SPANK_OPTION_") != std::string::npos;
+  if ((may_be_secret(name) || is_option) && !value.empty()) return {};
   const bool is_url = value.starts_with("https://") || value.starts_with("http://");
   return is_url ? without_secrets(value) : value;
 }
