@@ -319,6 +319,12 @@ class Cluster:
         bad = [line for line in now if line not in jobs and not re.search(r" (idle|planned|completing|mixed|allocated)\*?$", line)]
         expect(not bad, f"a node is out of order: {', '.join(bad)}")
 
+    def restart_all(self):
+        """Lets all daemons read their configuration, and waits for idle nodes."""
+        for machine in ("head", *self.nodes):
+            self.program("restart", machine).good()
+        self.await_idle()
+
     def recover(self):
         """After a failed test: the next one finds nothing of it."""
         self.run("scancel", "--me")

@@ -44,9 +44,7 @@ class Slurm:
         # A node that restarts at the end of a job reports it a minute later.
         with contextlib.suppress(Failed):
             self.cluster.await_idle()
-        for machine in ("head", "node01", "node02"):
-            self.cluster.program("restart", machine).good()
-        self.cluster.await_idle()
+        self.cluster.restart_all()
 
 
 @test
