@@ -19,6 +19,7 @@ const std::vector<const Hook*>& builtin_hooks() {
       &sharp_hook,             //
       &slurm_pmi_hook,         //
       &frameworks_hook,        //
+      &ssh_hook,               //
       &cdi_hook,               //
       &mpi_abi_hook,           //
       &gpu_hook,               //

@@ -29,8 +29,7 @@ std::vector<std::string> entries_of(const std::string& directory) {
   for (DirectoryReader entries(directory); entries.next();) {
     if (!entries.name().starts_with('.')) names.emplace_back(entries.name());
   }
-  std::sort(names.begin(), names.end(),
-            [](const auto& a, const auto& b) { return compare_versions(a, b) < 0; });
+  sort_few(names, [](const auto& a, const auto& b) { return compare_versions(a, b) < 0; });
   return names;
 }
 

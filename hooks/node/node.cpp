@@ -12,6 +12,7 @@
 #include "base/text.hpp"
 #include "base/unique_fd.hpp"
 #include "hooks/loader/elf.hpp"
+#include "hooks/loader/loader.hpp"
 
 namespace spc {
 
@@ -174,5 +175,97 @@ const Hook aptfix_hook{.name = "10-aptfix",
                        .says = "apt keeps running as the remapped root",
                        .when = is_root_inside,
                        .create = let_apt_stay_root};
+
+// --- ssh ---
+
+namespace {
+
+constexpr char kSshd[] = "/run/spank-container/ssh/";
+/// Since OpenSSH 9.8 sshd executes a program for each connection, and since 10.0 another one.
+constexpr const char* kSshPrograms[] = {"/usr/bin/ssh-keygen",
+                                        "/usr/lib/openssh/sshd-session",
+                                        "/usr/lib/openssh/sshd-auth",
+                                        "/usr/libexec/openssh/sshd-session",
+                                        "/usr/libexec/openssh/sshd-auth",
+                                        "/usr/lib/ssh/sshd-session",
+                                        "/usr/lib/ssh/sshd-auth"};
+
+const std::string* annotation_of(const HookContext& context, const char* name) {
+  const auto found = context.annotations.find(name);
+  return found == context.annotations.end() ? nullptr : &found->second;
+}
+
+bool wants_ssh(const HookContext& context) {
+  const std::string* enabled = annotation_of(context, "com.hooks.ssh.enabled");
+  return enabled != nullptr && *enabled == "true";
+}
+
+/// The mounts of a program and of all libraries that its loader will need.
+class ProgramMounts {
+ public:
+  ProgramMounts(const HookContext& context, Edits& edits)
+      : node_(context.host_root), edits_(edits) {}
+
+  /// Returns false if the node has no such file.
+  bool add(const std::string& path, const std::string& name) {
+    const std::string target = kSshd + name;
+    if (std::ranges::find(edits_.mounts, target, &MountEdit::target) != edits_.mounts.end())
+      return true;
+    if (!node_.is_regular(path)) return false;
+    edits_.mounts.push_back({.source = path, .target = target});
+    return true;
+  }
+
+  /// Adds the interpreters and libraries of all files, and of those that it adds.
+  void add_libraries() {
+    for (std::size_t i = 0; i < edits_.mounts.size(); ++i) {
+      const UniqueFd file(::open(node_.on_disk(edits_.mounts[i].source).c_str(),
+                                 O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+      const auto elf = read_elf(file.get());
+      if (!elf) continue;
+      if (!elf->interpreter.empty()) add(elf->interpreter, "ld.so");
+      for (const std::string& name : elf->needed) add_library(name);
+    }
+  }
+
+  /// Adds a library from the first directory that has it.
+  void add_library(const std::string& name) {
+    for (const std::string& directory : default_library_directories(own_machine())) {
+      if (add(directory + "/" + name, name)) return;
+    }
+  }
+
+ private:
+  NodeFiles node_;
+  Edits& edits_;
+};
+
+/// Requests the mounts of the node's sshd. The image needs neither sshd nor a C library.
+[[gnu::cold]] Result<Edits> offer_sshd(const HookContext& context) {
+  Edits edits;
+  ProgramMounts mounts(context, edits);
+  const std::string sshd = context.setting("sshd", "/usr/sbin/sshd");
+  if (!mounts.add(sshd, "sshd")) {
+    edits.warnings.push_back(
+        formatted("open {}: no such file (hint: job-ssh take-sshd, or the administrator: apt-get "
+                  "install openssh-server)",
+                  in_quotes(sshd)));
+    return edits;
+  }
+  for (const std::string path : kSshPrograms) mounts.add(path, path.substr(path.rfind('/') + 1));
+  mounts.add_library("libnss_files.so.2");  // glibc before 2.34 opens it to find the user
+  mounts.add_libraries();
+  if (const auto* key = annotation_of(context, "com.hooks.ssh.authorize_ssh_key"))
+    edits.mounts.push_back({.source = *key, .target = std::string(kSshd) + "keys"});
+  edits.notes.push_back("job-ssh starts the node's " + sshd);
+  return edits;
+}
+
+}  // namespace
+
+const Hook ssh_hook{.name = "50-ssh",
+                    .says = "the node's sshd for job-ssh (--container-ssh)",
+                    .when = wants_ssh,
+                    .prepare = offer_sshd};
 
 }  // namespace spc

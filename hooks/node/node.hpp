@@ -17,6 +17,9 @@ extern const Hook aptfix_hook;
 /// Reports the entries of passwd and group for the user, and disables them if the hook is off. The
 /// root file system set-up writes the entries, because it knows the user.
 extern const Hook shadow_hook;
+/// Mounts the node's ssh server for --container-ssh: sshd, ssh-keygen, their libraries and the
+/// program interpreter, `ld.so`, in /run/spank-container/ssh. The hook starts nothing.
+extern const Hook ssh_hook;
 
 // --- node files ---
 

@@ -212,7 +212,7 @@ std::optional<std::vector<std::size_t>> order_of_slurm(const HookContext& contex
   const std::string by = context.setting("gpu_numbers", "auto");
   if (by == "pci" || std::ranges::is_sorted(minors)) return order;
   if (by != "file") return std::nullopt;
-  std::ranges::sort(order, {}, [&](std::size_t gpu) { return minors[gpu]; });
+  sort_few(order, [&](std::size_t a, std::size_t b) { return minors[a] < minors[b]; });
   return order;
 }
 

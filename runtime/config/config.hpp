@@ -118,7 +118,7 @@ struct SitePolicy {
   std::string entrypoint, batch, container_scope, messages, seccomp, apparmor_profile,
       selinux_label;
   std::string max_tmpfs_size, importer, signature_policy;
-  std::string gpu, gpu_devices, gpu_numbers, driver_root, mpi, mpi_abi, fabric;
+  std::string gpu, gpu_devices, gpu_numbers, driver_root, mpi, mpi_abi, fabric, sshd;
   std::vector<std::string> mounts, env, keep_env, unsetenv, unshare, allowed_paths, allowed_images,
       fuse_filesystems, features_off, mounts_off, hooks_off;
   std::vector<std::string> mpi_libraries, mpi_dependencies, mpi_mounts, mpi_env, fabric_libraries,
@@ -258,6 +258,8 @@ struct SitePolicy {
          "set the variables of PyTorch and similar frameworks unless they are set", &frameworks},
         {"python_user_base", "yes or no", "true", "give `pip install --user` a directory per image",
          &python_user_base},
+        {"sshd", "file", "/usr/sbin/sshd", "the node's ssh server, for --container-ssh", &sshd,
+         key::kFile},
         {"hooks_off", "list of names", "", "hooks to disable, such as 50-nccl", &hooks_off,
          key::kHook},
         {"hook_timeout", "seconds", "30", "time limit of a site hook", &hook_timeout},
@@ -637,8 +639,7 @@ struct Config {
 /// the last valid ones (keep_last_valid), returns these with the error in `site.config_error`.
 /// Stores the files that it returns in `records`, an empty text, for the policy record.
 Result<Config> read_config(const std::string& path, uid_t owner = ::geteuid(),
-                           const std::string& user_containers = {},
-                           std::string* records = nullptr);
+                           const std::string& user_containers = {}, std::string* records = nullptr);
 
 /// Reads the same files for srun, which leaves errors to the nodes: without last valid files, keys
 /// with an error keep their value. `site.config_error` has the error. Returns an empty optional if

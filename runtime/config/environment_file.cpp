@@ -126,6 +126,8 @@ struct KnownAnnotation {
 constexpr KnownAnnotation kAnnotations[] = {
     {"com.pyxis.entrypoint_log", "container-entrypoint-log"},
     {"com.sarus.perfmon", "container-verbose"},
+    {"com.hooks.ssh.enabled", "container-ssh"},
+    {"com.hooks.ssh.authorize_ssh_key", ""},
     {"com.pyxis.pytorch_remap_vars", ""},
     {"com.hooks.cxi.enabled", ""},
     {"com.hooks.aws_ofi_nccl.enabled", ""},

@@ -251,7 +251,7 @@ Result<std::vector<HookFile>> read_hook_directory(const std::string& path, uid_t
   }
   if (entries.error() != 0)
     return Error::from_errno(entries.error(), "directory of hooks " + in_quotes(path));
-  std::sort(files.begin(), files.end(), [](const HookFile& a, const HookFile& b) {
+  sort_few(files, [](const HookFile& a, const HookFile& b) {
     return std::tie(a.stem, a.kind, a.path) < std::tie(b.stem, b.kind, b.path);
   });
   return files;

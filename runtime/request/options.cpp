@@ -320,12 +320,10 @@ Result<void> check_combinations(const LaunchRequest& request) {
                  formatted("environment {}: has no image", in_quotes(request.environment_file)))
         .hint("add image = \"...\" to the file, or --container-image");
   }
-  if (request.image.empty() && !request.name) {
+  if (request.image.empty() && !request.name)
     return Error(ErrorKind::invalid, "--container-image: argument required");
-  }
-  if (request.contain && request.mount_home.value_or(false)) {
+  if (request.contain && request.mount_home.value_or(false))
     return contradiction("--container-contain", "--container-mount-home");
-  }
   if (request.contain && request.mount_cwd.value_or(false))
     return contradiction("--container-contain", "--container-mount-cwd");
   if (request.slurm.value_or(false) && request.remap_root.value_or(false)) {
@@ -362,9 +360,7 @@ std::vector<std::string_view> feature_names() {
 Result<void> OptionTexts::add(std::string_view text) {
   const std::string_view name = text.substr(0, text.find('='));
   const ContainerOption* option = find_option(name);
-  if (option == nullptr) {
-    return Error(ErrorKind::invalid, "unknown option --" + printable(name));
-  }
+  if (option == nullptr) return Error(ErrorKind::invalid, "unknown option --" + printable(name));
   return add(*option, std::string(text.substr(std::min(name.size() + 1, text.size()))));
 }
 
@@ -402,16 +398,14 @@ Result<void> OptionTexts::add(const ContainerOption& option, const std::string& 
   SPC_TRY_DURING(typed_name(option), refuse_carriage_return(value));
   if (option.is_switch()) return add_switch(option, value);
   const std::string name = typed_name(option);
-  if (option.kind == Kind::file && value.ends_with('/')) {
+  if (option.kind == Kind::file && value.ends_with('/'))
     return Error(ErrorKind::invalid, name + ": target is a directory");
-  }
   if (value.empty()) return Error(ErrorKind::invalid, name + ": argument required");
   auto& old = values_[option.name];
   if (std::find(old.begin(), old.end(), value) != old.end()) return {};
   // Slurm may pass the same value twice; two different values are an error.
-  if (option.kind != Kind::list && !old.empty()) {
+  if (option.kind != Kind::list && !old.empty())
     return Error(ErrorKind::invalid, name + " specified multiple times");
-  }
   old.push_back(value);
   return {};
 }
@@ -586,7 +580,6 @@ Result<LaunchRequest> OptionTexts::parse(ReadAt where, const UserPaths& paths) c
 
 namespace {
 
-using Kind = ContainerOption::Kind;
 using Text = const std::string&;
 
 template <auto kMember>
@@ -619,12 +612,10 @@ Result<void> add_env_line(EnvironmentWishes& wishes, const EnvironmentWishes& as
   if (line.empty() || line.starts_with('#')) return {};
   const std::string name(line.substr(0, line.find('=')));
   const auto is_odd = [](char c) { return c <= ' ' || c >= 0x7f || c == '*' || c == '?'; };
-  if (name.empty() || std::any_of(name.begin(), name.end(), is_odd)) {
+  if (name.empty() || std::any_of(name.begin(), name.end(), is_odd))
     return Error(ErrorKind::invalid, in_quotes(name) + " is not the name of a variable");
-  }
-  if (line.find('\0') != std::string_view::npos) {
+  if (line.find('\0') != std::string_view::npos)
     return Error(ErrorKind::invalid, formatted("the value of {} contains a NUL", in_quotes(name)));
-  }
   if (asked.keeps(name) || asked.values.contains(name)) return {};
   std::erase(wishes.keep, name);
   wishes.values.erase(name);
@@ -786,8 +777,7 @@ constexpr ContainerOption kOptions[] = {
      "make the root file system read-only, except /tmp and mounts"},
     {"container-pull", "newer|missing|always|never",
      "[container] when to query the registry for an image that the node has (default: newer, "
-     "resolve "
-     "the tag each time)",
+     "resolve the tag each time)",
      "PULL", Kind::once, nullptr,
      [](LaunchRequest& request, Text value, ReadAt) -> Result<void> {
        request.pull = parse_pull_policy(value);
@@ -849,6 +839,13 @@ constexpr ContainerOption kOptions[] = {
     {"container-slurm", nullptr,
      "[container] make srun, squeue and other Slurm commands work in the container", "SLURM",
      Kind::on, nullptr, turn_on<&LaunchRequest::slurm>},
+    {"container-ssh", nullptr, "[container] mount the node's ssh server for job-ssh", "SSH",
+     Kind::on, nullptr,
+     [](LaunchRequest& request, Text value, ReadAt) -> Result<void> {
+       request.annotations["com.hooks.ssh.enabled"] = value == kYes ? "true" : "false";
+       return {};
+     },
+     "mount the node's ssh server for job-ssh"},
     {"container-gpu", nullptr,
      "[container] inject the GPU driver and the step's GPUs (default when the step has GPUs)",
      "GPU", Kind::on, "no-container-gpu", turn_on<&LaunchRequest::gpu>,

@@ -385,9 +385,11 @@ Result<void> add_users(const RootSetup& root, Conveniences& conveniences) {
     SPC_TRY(conveniences.made(rewrite(path, edit), path));
     return {};
   };
-  if (!root.passwd_entry.empty()) {
-    SPC_TRY(change("/etc/passwd",
-                   [&](std::string_view text) { return with_entry(text, root.passwd_entry); }));
+  if (std::string entry = root.passwd_entry; !entry.empty()) {
+    // Without the user's shell in the image, sshd would refuse the user.
+    const std::size_t shell = entry.rfind(':') + 1;
+    if (::access(entry.c_str() + shell, X_OK) != 0) entry.replace(shell, entry.npos, "/bin/sh");
+    SPC_TRY(change("/etc/passwd", [&](std::string_view text) { return with_entry(text, entry); }));
   }
   // Without a line there, PAM refuses the user. The file is not created: it would affect users that
   // are in passwd alone.

@@ -12,7 +12,10 @@ import time
 from cluster import BUILD_IMAGE
 from command import OPEN, await_true
 from cookbook_test import COOKBOOK, recipes
+from environment_file_test import environments
 from harness import equal, expect, test
+from images import Image
+from site_files import rules
 
 SECONDS = 60
 CONFIG = """Host job job-*
@@ -23,15 +26,28 @@ CONFIG = """Host job job-*
 """
 
 
+SERVER_FILES = "/run/spank-container/ssh"
+PLAIN = "registry:5000/suites/base:1"  # it has no sshd
+
+
 @functools.cache
-def layout():
-    built = subprocess.run([BUILD_IMAGE, "interactive"], check=True, stdout=subprocess.PIPE, text=True).stdout
+def layout(name):
+    built = subprocess.run([BUILD_IMAGE, name], check=True, stdout=subprocess.PIPE, text=True).stdout
     return built.split()[-1]
 
 
-def image_of(cluster):
-    cluster.program("push", layout(), "suites/interactive:1").good()
-    return "registry:5000/suites/interactive:1"
+def image_of(cluster, name="interactive"):
+    cluster.program("push", layout(name), f"suites/{name}:1").good()
+    return f"registry:5000/suites/{name}:1"
+
+
+def without_option(here):
+    """Makes ssh.sbatch one without --container-ssh."""
+    with open(f"{here}/ssh.sbatch") as file:
+        text = file.read()
+    expect(" --container-ssh " in text, "ssh.sbatch does not use the node's sshd")
+    with open(f"{here}/ssh.sbatch", "w") as file:
+        file.write(text.replace(" --container-ssh ", " "))
 
 
 @contextlib.contextmanager
@@ -97,12 +113,26 @@ print(text.decode())
 @test
 def ssh_enters_the_container_of_a_job(cluster):
     image = image_of(cluster)
+    with ssh_set_up(cluster) as (here, there):
+        without_option(here)
+        with job_of(cluster, there, "ssh.sbatch", image) as job:
+            used_fully(cluster, job, here)
+
+
+@test
+def ssh_option_serves_an_image_with_its_own_sshd(cluster):
+    image = image_of(cluster)
     with ssh_set_up(cluster) as (here, there), job_of(cluster, there, "ssh.sbatch", image) as job:
-        shell_commands(cluster, job)
-        files_go_to_and_fro(cluster, here)
-        nobody_else_comes_in(cluster, job)
-        as_vs_code_does(cluster, job)
-        await_true(lambda: steps(cluster, job) == [f"{job}.0"], 15, "a step of ssh's is left")
+        used_fully(cluster, job, here)
+        equal(cluster.run("ssh", "job", "cat /proc/$PPID/comm").good(), "ld.so", "program of the session")
+
+
+def used_fully(cluster, job, here):
+    shell_commands(cluster, job)
+    files_go_to_and_fro(cluster, here)
+    nobody_else_comes_in(cluster, job)
+    as_vs_code_does(cluster, job)
+    await_true(lambda: steps(cluster, job) == [f"{job}.0"], 15, "a step of ssh's is left")
 
 
 def shell_commands(cluster, job):
@@ -162,19 +192,98 @@ def as_vs_code_does(cluster, job):
 
 
 @test
-def ssh_enters_an_image_without_sshd(cluster):
-    image, plain = image_of(cluster), "registry:5000/suites/base:1"
+def ssh_copy_enters_an_image_without_sshd(cluster):
+    for taken_from in ("interactive", "openssh-10"):
+        image = image_of(cluster, taken_from)
+        with ssh_set_up(cluster) as (here, there):
+            without_option(here)
+            cluster.srun("--container-mount-home", "/home/alice/bin/job-ssh", "take-sshd", image=image, timeout=60).good("")
+            try:
+                with job_of(cluster, there, "ssh.sbatch", PLAIN) as job:
+                    entered(cluster, job, here, there)
+                await_true(lambda: not cluster.processes(cluster.nodes[0], "ld.so"), 10, "an sshd outlives the job")
+            finally:
+                shutil.rmtree(os.path.join(cluster.home, "alice/.local/share/spank-container/sshd"))
+
+
+@test
+def ssh_option_serves_an_image_without_sshd(cluster):
     with ssh_set_up(cluster) as (here, there):
-        cluster.srun("--container-mount-home", "/home/alice/bin/job-ssh", "take-sshd", image=image, timeout=60).good("")
-        try:
-            with job_of(cluster, there, "ssh.sbatch", plain) as job:
-                entered(cluster, job, plain, here, there)
-            await_true(lambda: not cluster.processes(cluster.nodes[0], "ld.so"), 10, "an sshd outlives the job")
-        finally:
-            shutil.rmtree(os.path.join(cluster.home, "alice/.local/share/spank-container/sshd"))
+        with job_of(cluster, there, "ssh.sbatch", PLAIN) as job:
+            entered(cluster, job, here, there)
+            cluster.run("ssh", "job", f"! touch {SERVER_FILES}/sshd && ! rm {SERVER_FILES}/sshd && {SERVER_FILES}/ld.so --library-path {SERVER_FILES} {SERVER_FILES}/sshd -t 2>&1 | head -n 1"
+                        ).good("sshd: no hostkeys available -- exiting.")
+        await_true(lambda: not cluster.processes(cluster.nodes[0], "ld.so"), 10, "an sshd outlives the job")
 
 
-def entered(cluster, job, image, here, there):
+@test
+def ssh_option_serves_an_image_without_glibc_and_bash(cluster):
+    with ssh_set_up(cluster) as (here, there), job_of(cluster, there, "ssh.sbatch", image_of(cluster, "busybox")) as job:
+        await_true(lambda: cluster.run("ssh", "job", "true").rc == 0, 20, "ssh does not get in")
+        ask = "id -un; echo $SLURM_JOB_ID; echo $0; ls /lib/ld-linux* /lib64 2>/dev/null; readlink /proc/$$/exe"
+        cluster.run("ssh", "job", ask).good(f"alice\n{job}\n/bin/sh\n/bin/busybox")
+        done = cluster.run("ssh", "-tt", "job", "tty; exit 3")
+        expect(done.rc == 3 and "/dev/pts/" in done.out, "no terminal", done)
+        files_go_to_and_fro(cluster, here)
+
+
+@test
+def ssh_annotations_mount_the_server_and_a_key(cluster):
+    with ssh_set_up(cluster) as (_, there):
+        cluster.run("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", f"{there}/other").good()
+        text = f'image = "{PLAIN}"\n[annotations.com.hooks.ssh]\nenabled = "true"\nauthorize_ssh_key = "{there}/other.pub"\n'
+        with environments(cluster, one=text):
+            job = cluster.run("sbatch", "--parsable", "--output=/dev/null", "--wrap", "srun --environment=one sleep infinity").good()
+            try:
+                with_other = ("ssh", "-o", "IdentitiesOnly=yes", "-o", f"IdentityFile={there}/other", "-o", "BatchMode=yes", f"job-{job}")
+                await_true(lambda: cluster.run(*with_other, "true").rc == 0, 30, "the key of the annotation does not get in")
+                cluster.run(*with_other, "echo $SLURM_JOB_ID").good(job)
+            finally:
+                cluster.run("scancel", job)
+                cluster.await_job(job)
+
+
+@test
+def ssh_option_warns_once_without_sshd_on_the_node(cluster):
+    with rules(cluster, 'sshd = "/nowhere/sshd"\n'):
+        done = cluster.srun("-N1", "-n2", "--container-ssh", "true", image=PLAIN)
+    lines = [line for line in done.err.splitlines() if "sshd" in line]
+    expect(done.rc == 0 and len(lines) == 1 and 'hook 50-ssh: open "/nowhere/sshd": no such file (hint: ' in lines[0], "another warning", done)
+
+
+@test
+def ssh_option_decides_whether_the_server_is_mounted(cluster):
+    show = ("sh", "-c", f"test -e {SERVER_FILES} && echo yes || echo no")
+    cluster.srun(*show, image=PLAIN).good("no")
+    cluster.srun("--container-ssh", "--container-readonly", *show, image=PLAIN).good("yes")
+    cluster.srun(*show, image=PLAIN, env=["SCONTAINER_SSH=yes"]).good("yes")
+    cluster.srun(*show, image=PLAIN, env=["SCONTAINER_SSH=no"]).good("no")
+    with rules(cluster, 'hooks_off = ["50-ssh"]\n'):
+        cluster.srun("--container-ssh", *show, image=PLAIN).good("no")
+    with rules(cluster, 'features_off = ["container-ssh"]\n'):
+        done = cluster.srun("--container-ssh", *show, image=PLAIN)
+        expect(done.rc != 0 and "--container-ssh" in done.err, "the site cannot turn it off", done)
+    done = cluster.srun("--container-ssh", "--container-explain=all", "true", image=PLAIN)
+    expect("job-ssh starts the node's /usr/sbin/sshd" in done.err, "nothing of the hook", done)
+    expect(f"{SERVER_FILES}/ld.so" in done.err, "no mounts", done)
+
+
+@test
+def ssh_server_ignores_links_of_a_hostile_image(cluster):
+    """The mount points are made in the container, also where the image leads them to a mounted directory of the host."""
+    victim = os.path.join(cluster.shared, "ssh-victim")
+    os.makedirs(victim)
+    os.chown(victim, 2001, 2001)
+    try:
+        for name, entry in (("ssh", ("run/spank-container/ssh", "-> /home/shared/ssh-victim")), ("top", ("run/spank-container", "-> /home/shared/ssh-victim"))):
+            image = cluster.push(Image(f"suites/ssh-hostile-{name}", [[entry]], below=cluster.base_layout))
+            done = cluster.srun("--container-ssh", "--container-mounts=/home/shared", "true", image=image)
+            equal(os.listdir(victim), [], f"files of the host ({name})", done)
+    finally:
+        shutil.rmtree(victim)
+
+
+def entered(cluster, job, here, there):
     """A command, a shell that reads a script, its environment, a file by sftp and a forwarded port."""
     await_true(lambda: cluster.run("ssh", "job", "true").rc == 0, 20, "ssh does not get in")
     cluster.run("ssh", "job", "! command -v sshd; cat /workspace/replaced; id -u; echo $SLURM_JOB_ID").good(f"upper\n2001\n{job}")
@@ -199,7 +308,7 @@ def entered(cluster, job, image, here, there):
 @test
 def ssh_failure_reports_the_reason(cluster):
     image = image_of(cluster)
-    with ssh_set_up(cluster) as (_, there):
+    with ssh_set_up(cluster) as (here, there):
         def refused(why):
             done = cluster.run("ssh", "job", "id")
             for _ in range(50):  # the job runs before its step's container does
@@ -210,10 +319,11 @@ def ssh_failure_reports_the_reason(cluster):
             expect(done.rc == 255 and why in done.err, "it is not said", done)
 
         refused("no running job (hint: squeue --me)")
-        with job_of(cluster, there, "ssh.sbatch", "registry:5000/suites/base:1"):
-            refused("the image has no sshd (hint: install openssh-server into it")
         with job_of(cluster, there, "ssh.sbatch", image, SCONTAINER_REMAP_ROOT="yes"):
             refused("as root inside, sshd cannot start (hint: drop --container-remap-root)")
+        without_option(here)
+        with job_of(cluster, there, "ssh.sbatch", PLAIN):
+            refused("the container has no sshd (hint: srun --container-ssh, or #SBATCH --container-ssh;")
 
 
 @test
