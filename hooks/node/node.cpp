@@ -255,8 +255,14 @@ class ProgramMounts {
   for (const std::string path : kSshPrograms) mounts.add(path, path.substr(path.rfind('/') + 1));
   mounts.add_library("libnss_files.so.2");  // glibc before 2.34 opens it to find the user
   mounts.add_libraries();
-  if (const auto* key = annotation_of(context, "com.hooks.ssh.authorize_ssh_key"))
+  constexpr char kKey[] = "com.hooks.ssh.authorize_ssh_key";
+  if (const std::string* key = annotation_of(context, kKey)) {
+    if (!key->starts_with('/'))
+      edits.refusal =
+          formatted("{}: {} is not an absolute path (hint: /home/NAME/.ssh/id_ed25519.pub)", kKey,
+                    in_quotes(*key));
     edits.mounts.push_back({.source = *key, .target = std::string(kSshd) + "keys"});
+  }
   edits.notes.push_back("job-ssh starts the node's " + sshd);
   return edits;
 }

@@ -61,7 +61,7 @@ def test_environments_are_listed_and_shown():
     machine.write(site + "/site.toml", 'image = "debian:12"\n')
     machine.write(site + "/one.toml", 'image = "hidden"\n')
     machine.write("/etc/spank-container/config.toml", f'environments = ["{site}"]\n' + machine.settings)
-    text = 'base_environment = "site"\nmounts = ["${HOME}:/h"]\n[annotations]\ncom.hooks.ssh.enabled = "true"\n'
+    text = 'base_environment = "site"\nmounts = ["${HOME}:/h"]\n[annotations]\ncom.hooks.dcgm.enabled = "true"\n'
     try:
         with files(one=text, bad="image = 1\n") as directory:
             shown = json.loads(user("env", "list", "--json").succeeds().out)
@@ -70,11 +70,11 @@ def test_environments_are_listed_and_shown():
             assert "(invalid)" in user("env", "list").succeeds().out
             done = user("env", "show", "one").succeeds()
             assert ["mounts", machine.home + ":/h", directory + "/one.toml:2"] in [line.split() for line in done.out.splitlines()], done.out
-            assert "annotations without effect, unless a hook of the site reads them: com.hooks.ssh.enabled" in done.err, done.err
+            assert "annotations without effect, unless a hook of the site reads them: com.hooks.dcgm.enabled" in done.err, done.err
             values = json.loads(user("env", "show", "--json", "one").succeeds().out)["values"]
             assert values[0] == {"key": "image", "value": "debian:12", "option": "--container-image=debian:12", "origin": site + "/site.toml:1"}, values
             assert json.loads(user("env", "render", "one").succeeds().out) == {
-                "image": "debian:12", "mounts": [machine.home + ":/h"], "devices": [], "env": {}, "annotations": {"com.hooks.ssh.enabled": "true"}}
+                "image": "debian:12", "mounts": [machine.home + ":/h"], "devices": [], "env": {}, "annotations": {"com.hooks.dcgm.enabled": "true"}}
             assert user("env", "validate", "one").succeeds().out == directory + "/one.toml is valid\n"
             assert user("env", "list", EDF_PATH=site).succeeds().out.count(".toml") == 2
     finally:

@@ -108,7 +108,7 @@ def environment_file_mistakes_are_refused_at_submission(cluster):
 
 @test
 def environment_annotations_without_effect_warn_once(cluster):
-    with environments(cluster, one=TEXT + '[annotations]\ncom.hooks.ssh.enabled = "true"\ncom.hooks.cxi.enabled = "true"\n'):
+    with environments(cluster, one=TEXT + '[annotations]\ncom.hooks.dcgm.enabled = "true"\ncom.hooks.cxi.enabled = "true"\n'):
         done = cluster.run("srun", "-N2", "--environment=one", "true")
         lines = [line for line in done.err.splitlines() if "annotations" in line]
-        expect(len(lines) == 1 and "com.hooks.ssh.enabled (hint" in lines[0], "not one line", done)
+        expect(len(lines) == 1 and "com.hooks.dcgm.enabled (hint" in lines[0], "not one line", done)

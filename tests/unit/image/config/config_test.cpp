@@ -245,6 +245,7 @@ fabric_devices = ["mlx5_[0-9]", "0000:1b:00.?"]
 fallback_libraries = ["/usr/lib64/libnl-3.so.200"]
 frameworks = false
 python_user_base = false
+sshd = "/opt/sshd"
 hooks_off = ["50-nccl"]
 hook_timeout = 7
 user_hooks = true
@@ -274,8 +275,8 @@ check_at_submit = true
         "mpi_env=LD_PRELOAD=libmpi_gtl_cuda.so.0\nfabric=require\nfabric_libraries=/opt/"
         "libnccl-net.so\n"
         "fabric_devices=mlx5_[0-9]\nfabric_devices=0000:1b:00.?\nfallback_libraries=/usr/lib64/"
-        "libnl-3.so.200\nframeworks=false\npython_user_base=false\nhooks_off=50-nccl\nhook_timeout="
-        "7\n"
+        "libnl-3.so.200\nframeworks=false\npython_user_base=false\nsshd=/opt/sshd\n"
+        "hooks_off=50-nccl\nhook_timeout=7\n"
         "user_hooks=true\nenroot_compat=true\ncheck_at_submit=true\n");
 }
 

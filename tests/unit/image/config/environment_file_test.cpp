@@ -85,6 +85,8 @@ LD_PRELOAD = ""
 [annotations]
 com.hooks.aws_ofi_nccl.enabled = "true"
 com.pyxis.entrypoint_log = "true"
+com.hooks.ssh.enabled = "true"
+com.hooks.ssh.authorize_ssh_key = "/home/ann/key.pub"
 )");
   CHECK(files.options("all") ==
         Texts{"container-image=nvcr.io#nvidia/pytorch:24.01-py3", "container-mounts=/capstor",
@@ -93,7 +95,8 @@ com.pyxis.entrypoint_log = "true"
               "container-device=nvidia.com/gpu=all", "container-mounts=/dev/gdrdrv",
               "container-env=NCCL_DEBUG=INFO", "container-env=LIST=1\\,2",
               "container-env=THREADS=4", "container-unsetenv=LD_PRELOAD",
-              "annotation=com.hooks.aws_ofi_nccl.enabled=true", "container-entrypoint-log"});
+              "annotation=com.hooks.aws_ofi_nccl.enabled=true", "container-entrypoint-log",
+              "container-ssh", "annotation=com.hooks.ssh.authorize_ssh_key=/home/ann/key.pub"});
   CHECK(files.places().read("all")->foreign_annotations().empty());
   CHECK(files.places().read("all")->values[2].origin == files.path("all") + ":4");
 }
@@ -206,7 +209,7 @@ enabled = "false"
 enabled = "false"
 )");
   CHECK(files.places().read("a")->foreign_annotations() ==
-        Texts{"com.hooks.ssh.enabled", "com.hooks.ssh.port", "com.hooks.cxi.enabled"});
+        Texts{"com.hooks.ssh.port", "com.hooks.cxi.enabled"});
 }
 
 TEST_CASE("environment_passes_through_a_variable") {
