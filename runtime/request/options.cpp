@@ -844,8 +844,7 @@ constexpr ContainerOption kOptions[] = {
      [](LaunchRequest& request, Text value, ReadAt) -> Result<void> {
        request.annotations["com.hooks.ssh.enabled"] = value == kYes ? "true" : "false";
        return {};
-     },
-     "mount the node's ssh server for job-ssh"},
+     }},
     {"container-gpu", nullptr,
      "[container] inject the GPU driver and the step's GPUs (default when the step has GPUs)",
      "GPU", Kind::on, "no-container-gpu", turn_on<&LaunchRequest::gpu>,

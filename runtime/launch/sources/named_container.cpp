@@ -413,10 +413,12 @@ Result<void> check_join(const LaunchRequest& asked, const NamedStart& named,
     return differs("container-tmpfs-size", container,
                    formatted("has a limit of {} bytes", running.upper_size));
   }
-  const std::array<std::pair<bool, const char*>, 7> unknown{
+  const std::array<std::pair<bool, const char*>, 8> unknown{
       {{asked.contain, "container-contain"},
        {asked.mount_home == false, "no-container-mount-home"},
        {!asked.devices.empty(), "container-device"},
+       {std::ranges::find(asked.features, "container-ssh") != asked.features.end(),
+        "container-ssh"},
        {asked.gpu == true, "container-gpu"},
        {asked.gpu == false, "no-container-gpu"},
        {!asked.mpi.empty(), "container-mpi"},

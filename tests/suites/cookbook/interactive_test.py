@@ -228,6 +228,20 @@ def ssh_option_serves_an_image_without_glibc_and_bash(cluster):
 
 
 @test
+def ssh_enters_a_batch_script_in_a_container(cluster):
+    with ssh_set_up(cluster):
+        job = cluster.run("sbatch", "--parsable", "--output=/dev/null", f"--container-image={PLAIN}", "--container-ssh", stdin="#!/bin/sh\nsleep 600\n").good()
+        try:
+            await_true(lambda: cluster.run("ssh", "job", "true").rc == 0, 30, "ssh does not get in")
+            done = cluster.run("ssh", "job", "cat /workspace/replaced; echo $SLURM_JOB_ID")
+            done.good(f"upper\n{job}")
+            equal(done.err, "", "standard error", done)
+        finally:
+            cluster.run("scancel", job)
+            cluster.await_job(job)
+
+
+@test
 def ssh_annotations_mount_the_server_and_a_key(cluster):
     with ssh_set_up(cluster) as (_, there):
         cluster.run("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", f"{there}/other").good()

@@ -23,6 +23,7 @@ REFUSED = {
 SAID = {
     "empty_home": ("plain", "--container-contain"),
     "no_home": ("plain", "--no-container-mount-home"),
+    "ssh": ("plain", "--container-ssh"),
     "gpu": ("plain", "--container-gpu"),
     "no_gpu": ("plain", "--no-container-gpu"),
     "device": ("plain", "--container-device=example.com/none=x"),
