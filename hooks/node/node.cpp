@@ -253,6 +253,12 @@ class ProgramMounts {
     return edits;
   }
   for (const std::string path : kSshPrograms) mounts.add(path, path.substr(path.rfind('/') + 1));
+  // sshd executes sshd-session and sshd-auth by scripts, which start them with the node's loader.
+  for (const char* name : {"session", "auth"})
+    edits.files.push_back(
+        {std::string(kSshd) + name,
+         formatted("#!/bin/sh\nexec {0}ld.so --library-path {0} {0}sshd-{1} \"$@\"\n", kSshd, name),
+         0755});
   mounts.add_library("libnss_files.so.2");  // glibc before 2.34 opens it to find the user
   mounts.add_libraries();
   constexpr char kKey[] = "com.hooks.ssh.authorize_ssh_key";

@@ -199,7 +199,7 @@ def ssh_copy_enters_an_image_without_sshd(cluster):
             without_option(here)
             cluster.srun("--container-mount-home", "/home/alice/bin/job-ssh", "take-sshd", image=image, timeout=60).good("")
             try:
-                with job_of(cluster, there, "ssh.sbatch", PLAIN) as job:
+                with rules(cluster, 'mounts = ["tmpfs:/tmp:noexec"]\n'), job_of(cluster, there, "ssh.sbatch", PLAIN) as job:
                     entered(cluster, job, here, there)
                 await_true(lambda: not cluster.processes(cluster.nodes[0], "ld.so"), 10, "an sshd outlives the job")
             finally:

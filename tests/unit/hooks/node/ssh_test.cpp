@@ -66,6 +66,12 @@ TEST_CASE("ssh_hook_mounts_programs_and_indirect_libraries") {
                                      {"libb.so.1", library("libb.so.1")},
                                      {"libc.so.6", library("libc.so.6")}});
   CHECK(edits->warnings.empty());
+  REQUIRE(edits->files.size() == 2);
+  CHECK(edits->files.front() ==
+        FileEdit{"/run/spank-container/ssh/session",
+                 "#!/bin/sh\nexec /run/spank-container/ssh/ld.so --library-path "
+                 "/run/spank-container/ssh/ /run/spank-container/ssh/sshd-session \"$@\"\n",
+                 0755});
 }
 
 TEST_CASE("ssh_hook_mounts_the_named_server_and_key") {
