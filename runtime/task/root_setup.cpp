@@ -388,7 +388,9 @@ Result<void> add_users(const RootSetup& root, Conveniences& conveniences) {
   if (std::string entry = root.passwd_entry; !entry.empty()) {
     // Without the user's shell in the image, sshd would refuse the user.
     const std::size_t shell = entry.rfind(':') + 1;
-    if (::access(entry.c_str() + shell, X_OK) != 0) entry.replace(shell, entry.npos, "/bin/sh");
+    constexpr char kShell[] = "/bin/sh";
+    if (::access(entry.c_str() + shell, X_OK) != 0 && ::access(kShell, X_OK) == 0)
+      entry.replace(shell, entry.npos, kShell);
     SPC_TRY(change("/etc/passwd", [&](std::string_view text) { return with_entry(text, entry); }));
   }
   // Without a line there, PAM refuses the user. The file is not created: it would affect users that
