@@ -243,13 +243,8 @@ std::set<std::string> choose_for_fabric(const std::vector<OfferedLibrary>& offer
   const LibraryFit::Choice choice = fit.choose(libraries);
   for (const auto& [library, misfit] : choice.left_out)
     notes.push_back(printable(misfit.text) + ": it is left out");
-  if (!choice.left_out.empty()) {
-    const Misfit& first = choice.left_out.front().second;
-    const std::size_t more = choice.left_out.size() - 1;
-    const std::string others =
-        more == 0 ? "it is left out" : formatted("it and {} more are left out", more);
-    warnings.push_back(formatted("{}: {}{}", printable(first.text), others, hint_for(first)));
-  }
+  if (!choice.left_out.empty())
+    warnings.push_back(choice.summary() + hint_for(choice.left_out.front().second));
   std::set<std::string> targets;
   for (const HostLibrary* library : choice.kept) {
     targets.insert(offered[static_cast<std::size_t>(library - libraries.data())].target);
@@ -269,7 +264,7 @@ std::set<std::string> choose_for_fabric(const std::vector<OfferedLibrary>& offer
 const char* hint_for(const Misfit& misfit) {
   switch (misfit.kind) {
     case Misfit::Kind::no_glibc:
-    case Misfit::Kind::old_glibc: return " (hint: use an image of a newer distribution)";
+    case Misfit::Kind::old_glibc: return kNewerImage;
     case Misfit::Kind::missing: return " (hint: the site can add it to fallback_libraries)";
     case Misfit::Kind::version: return " (hint: the site can add its own to fabric_libraries)";
     default: return "";

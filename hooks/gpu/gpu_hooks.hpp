@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "hooks/hook.hpp"
+#include "hooks/libraries/libraries.hpp"
 #include "hooks/nvidia_driver/driver.hpp"
 
 namespace spc {
@@ -48,7 +49,11 @@ struct NvidiaOffer {
 struct NvidiaNode : HostFindings {
   NvidiaDriver driver;
   std::set<std::string> accessible;  ///< device nodes that the step may open
-  std::vector<NvidiaOffer> offers;
+  std::vector<NvidiaOffer> offers;   ///< libraries first
+  /// ELF data of the libraries in `offers`, in their order; machine 0: it cannot be read
+  std::vector<HostLibrary> libraries;
+  /// targets and texts of the offered ICD files, which name libraries of the driver
+  std::vector<std::pair<std::string, std::string>> icd_files;
   bool has_mps = false;  ///< MPS's daemon runs
 };
 
@@ -76,6 +81,7 @@ void check_requirements(const HookContext& context, const NvidiaDriver& driver, 
 struct NvidiaChoice {
   bool nothing = false;              ///< not even the driver's files are mounted
   std::uint32_t uses = 0;            ///< NvidiaUse
+  std::uint32_t named = for_utility | for_compute;  ///< NvidiaUse without those from "all" only
   std::vector<std::string> devices;  ///< nodes of the GPUs, in order
   std::vector<std::string> denied;   ///< nodes that the step could open, to be masked
   std::vector<std::string> notes, warnings;

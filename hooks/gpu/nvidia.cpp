@@ -243,6 +243,21 @@ std::string why_none_opens(const HookContext& context) {
       *list_of_slurm(context), Error::from_errno(error, path).message(), hint);
 }
 
+/// Reads the offered libraries and ICD files, which `create` cannot see.
+[[gnu::cold]] void read_offers(const HookContext& context, NvidiaNode& node) {
+  for (const auto& [mount, uses, library] : node.offers) {
+    if (library) {
+      auto elf = HostLibrary::read(context.host_root, mount.source);
+      node.libraries.push_back(elf ? *std::move(elf) : HostLibrary());
+      // The driver also needs libraries such as libX11, which a program may find by an RPATH.
+      node.libraries.back().searches = true;
+    } else if (mount.source.ends_with(".json") || mount.source.ends_with(".icd")) {
+      node.icd_files.emplace_back(mount.target,
+                                  NodeFiles(context.host_root).text(mount.source));
+    }
+  }
+}
+
 bool when(const HookContext& context) {
   if (!wants_gpus(context)) return false;
   return !context.granted_devices || granted_nvidia_gpus(context) > 0 || slurm_gave_gpus(context);
@@ -278,6 +293,7 @@ Result<Edits> prepare_nvidia(const HookContext& context) {
     }
   }
   node->offers = offers_of(context, driver);
+  read_offers(context, *node);
   node->has_mps = !mps_directory(context).empty();
   for (const NvidiaOffer& offer : node->offers) edits.mounts.push_back(offer.mount);
   edits.denied_devices = deniable_nodes(*node);
@@ -294,9 +310,49 @@ bool has_musl_only(const HookContext& context) {
   return !loaders.empty() && std::ranges::none_of(loaders, is_glibc);
 }
 
+/// Drops libraries of the driver that the image's glibc cannot load, and ICD files that name them:
+/// programs could not start because of such a library of GL or Vulkan, even with the image's own.
+/// Returns why libcuda is dropped, or an empty string. In images without glibc, drops none.
+[[gnu::cold]] std::string leave_out_misfits(const HookContext& context, const NvidiaNode& node,
+                                            const NvidiaChoice& choice, Edits& edits) {
+  using enum Misfit::Kind;
+  if (!context.open_in_image) return {};
+  const auto offer_of = [&](const HostLibrary* library) -> const NvidiaOffer& {
+    return node.offers[static_cast<std::size_t>(library - node.libraries.data())];
+  };
+  auto fitting = LibraryFit(context, "driver_root", true).choose(node.libraries);
+  std::erase_if(fitting.left_out, [&](const auto& left) {
+    return left.second.kind == machine || left.second.kind == no_glibc ||
+           !is_wanted(offer_of(left.first), choice.uses);
+  });
+
+  const auto drop = [&](const std::string& target) {
+    for (MountEdit& mount : edits.mounts) {
+      if (mount.target == target) mount.target.clear();
+    }
+  };
+  std::string why_no_libcuda;
+  bool is_named = false;
+  for (const auto& [library, misfit] : fitting.left_out) {
+    const NvidiaOffer& offer = offer_of(library);
+    const std::string why = printable(misfit.text);
+    edits.notes.push_back(why + ": it is left out");
+    is_named = is_named || (offer.uses != for_any && (offer.uses & choice.named & for_any) != 0);
+    if (offer.library->file.starts_with("libcuda.so.") && !offer.library->is_32_bit)
+      why_no_libcuda = why;
+    drop(offer.mount.target);
+    for (const auto& [target, text] : node.icd_files) {
+      if (text.find(library->soname) != std::string::npos) drop(target);
+    }
+  }
+  if (is_named) edits.warnings.push_back(fitting.summary() + kNewerImage);
+  return why_no_libcuda;
+}
+
 /// Adds what CUDA needs in addition: the libcuda to use, and the device node of unified memory.
+/// `why_no_libcuda`: why the driver's is left out. That is an error if GPUs were requested.
 void prepare_cuda(const HookContext& context, const NvidiaNode& node, std::uint32_t uses,
-                  Edits& edits) {
+                  const std::string& why_no_libcuda, Edits& edits) {
   CudaCompat compat;
   if ((uses & for_compute) != 0) {
     auto accessible = node.driver.gpus;
@@ -305,6 +361,9 @@ void prepare_cuda(const HookContext& context, const NvidiaNode& node, std::uint3
     compat =
         cuda_compat_of_image(context, node.driver.version, why_no_cuda_compat(context, accessible));
     add_compat(compat, edits);
+    if (!why_no_libcuda.empty() && compat.directory.empty() &&
+        (context.gpu.value_or(false) || of_job_or_image(context, "NVIDIA_VISIBLE_DEVICES")))
+      edits.refusal = why_no_libcuda + ", so CUDA cannot work" + kNewerImage;
     if (!node.accessible.contains("/dev/nvidia-uvm")) {
       edits.warnings.emplace_back(
           "no /dev/nvidia-uvm, which CUDA needs (hint: on the node, as root: nvidia-modprobe -u "
@@ -344,12 +403,14 @@ Result<void> create_nvidia(const HookContext& context, Edits& edits) {
   for (std::string& path : choice.devices) {
     edits.devices.push_back({.path = std::move(path), .source = {}, .optional = true});
   }
+  const std::string why_no_libcuda = leave_out_misfits(context, *node, choice, edits);
   place_files(context, node->offers, choice.uses, edits);
   if (has_musl_only(context))
     edits.notes.emplace_back(
         "the image has musl: neither the driver's libraries nor nvidia-smi run with it, they need "
         "glibc");
-  if (node->driver.versions_agree()) prepare_cuda(context, *node, choice.uses, edits);
+  if (node->driver.versions_agree())
+    prepare_cuda(context, *node, choice.uses, why_no_libcuda, edits);
   return {};
 }
 

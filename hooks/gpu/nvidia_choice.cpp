@@ -239,6 +239,7 @@ std::uint32_t uses_of(const HookContext& context, NvidiaChoice& choice) {
   for (const std::string& word : parts_of(*words)) {
     if (const auto use = nvidia_use_of(word)) {
       uses |= *use;
+      if (word != "all") choice.named |= *use;
     } else {
       choice.warnings.push_back("NVIDIA_DRIVER_CAPABILITIES: unknown capability " +
                                 in_quotes(shortened(word)));

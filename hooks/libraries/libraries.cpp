@@ -470,6 +470,12 @@ void LibraryFit::add_fallbacks(const std::vector<HostLibrary>& libraries,
   }
 }
 
+std::string LibraryFit::Choice::summary() const {
+  const std::size_t more = left_out.size() - 1;
+  return formatted("{}: {}", printable(left_out.front().second.text),
+                   more == 0 ? "it is left out" : formatted("it and {} more are left out", more));
+}
+
 LibraryFit::Choice LibraryFit::choose(const std::vector<HostLibrary>& libraries) {
   Choice choice;
   for (const HostLibrary& library : libraries) {

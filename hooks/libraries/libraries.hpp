@@ -128,6 +128,9 @@ struct Misfit {
   explicit operator bool() const { return kind != Kind::none; }
 };
 
+/// Hint for a message about a library that needs a newer glibc.
+inline constexpr char kNewerImage[] = " (hint: use an image of a newer distribution)";
+
 /// Compares libraries of the node with an image, as its loader will when a program starts:
 /// architecture, C library, other dependencies, and symbols by their versions. Used in `create`
 /// only, once per start, so the code is optimised for size (cold).
@@ -143,6 +146,10 @@ class LibraryFit {
     std::vector<const HostLibrary*> kept;
     /// the misfit that is a cause precedes its consequences
     std::vector<std::pair<const HostLibrary*, Misfit>> left_out;
+
+    /// Returns the first misfit and how many libraries are left out, for a warning; `left_out` must
+    /// not be empty.
+    [[nodiscard, gnu::cold]] std::string summary() const;
   };
   /// Returns the libraries that can be loaded in the image. A fallback is included if the image has
   /// none and another library needs it. If a fallback does not fit, the libraries that need it do

@@ -12,6 +12,7 @@ import tempfile
 
 import fake_driver
 import vendor_programs
+from cluster import BUILD_IMAGE
 from command import await_true
 from fake_driver import VERSION, FakeDriver
 from harness import equal, expect, test
@@ -419,6 +420,41 @@ def hostile_image_gets_fake_driver_and_changes_nothing_outside(cluster):
             expect("uid 2001" in done.out or done.errors(), "it neither ran nor said why", done)
             equal(outside(cluster) ^ before, set(), f"what {name} changed outside", done)
             equal(cluster.root("node01", "ls", "/tmp/fake-gpu-early").rc, 2, f"whether code of {name} ran before the command", done)
+
+
+# --- an older C library ---------------------------------------------------------------------------
+
+def needs_glibc_2_34(soname):
+    """A library that needs GLIBC_2.34: the first glibc with dlopen in libc.so.6."""
+    return fake_driver.library(soname, "#include <dlfcn.h>\nvoid *fake_open(const char *name) { return dlopen(name, 1); }\n")
+
+
+@test
+def fake_graphics_library_beyond_image_glibc_is_left_out(cluster):
+    # The symbols of glibc 2.31 end with version 2.30.
+    built = subprocess.run([BUILD_IMAGE, "debian-11"], check=True, stdout=subprocess.PIPE, text=True).stdout.split()[-1]
+    old = Image("suites/fake-glibc-2-31", [], {"Env": ["PATH=/usr/bin:/bin"]}, below=built)
+    wish = ["NVIDIA_DRIVER_CAPABILITIES=all"]
+    with driver(cluster) as fake:
+        egl = f"{fake.on_host}/{fake_driver.LIBRARIES}/libnvidia-eglcore.so.{VERSION}"
+        cuda = egl.replace("libnvidia-eglcore", "libcuda")
+        fake_driver.write(egl, needs_glibc_2_34("libnvidia-eglcore.so.1"))
+        fake_driver.write(cuda, fake_driver.library("libcuda.so.1"))
+        both = run(cluster, "ls " + " ".join(f"{TARGET}/{stem}.so.{VERSION}" for stem in ("libcuda", "libnvidia-eglcore")), env=wish)
+        equal(both.good().count(VERSION), 2, "libraries in an image with glibc 2.36", both)
+        ask = f"cd {TARGET}; ls libcuda.so.{VERSION} libnvidia-eglcore.so.{VERSION} 2>/dev/null || true"
+        done = run(cluster, ask, image=old, env=wish)
+        done.good(f"libcuda.so.{VERSION}")
+        expect("GLIBC" not in done.err, "a warning, but no graphics was requested by name", done)
+        named = run(cluster, ask, image=old, env=["NVIDIA_DRIVER_CAPABILITIES=compute,graphics"])
+        named.good(f"libcuda.so.{VERSION}")
+        why = "the node's libnvidia-eglcore.so.1 needs GLIBC_2.34, but the image's C library goes up to 2.30: it is left out"
+        expect(why + " (hint: use an image of a newer distribution)" in named.err, "no warning", named)
+        explained = run(cluster, "true", "--container-explain", image=old, env=wish)
+        expect(why in explained.out + explained.err, "no note", explained)
+        fake_driver.write(cuda, needs_glibc_2_34("libcuda.so.1"))
+        refused(run(cluster, "true", "--container-gpu", image=old), "the node's libcuda.so.1 needs GLIBC_2.34", "so CUDA cannot work")
+        expect("libcuda.so.1 needs GLIBC_2.34" in run(cluster, "true", image=old).err, "no warning without --container-gpu")
 
 
 # --- NVIDIA's own runtime --------------------------------------------------------------------------------------------

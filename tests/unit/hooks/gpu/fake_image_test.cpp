@@ -2,6 +2,7 @@
 
 #include <sys/stat.h>
 
+#include <algorithm>
 #include <cstring>
 
 #include "hooks/gpu/gpu_hooks.hpp"
@@ -85,6 +86,66 @@ TEST_CASE("fake_driver_too_old_for_image_is_refused") {
   CHECK_FALSE(node.edits_with(off).refusal.empty());
   CHECK(node.edits_with({{"NVIDIA_REQUIRE_CUDA", "cuda>=12.6 brand=tesla,driver>=535,driver<536"}})
             .refusal.empty());
+}
+
+TEST_CASE("fake_graphics_library_beyond_image_glibc_is_left_out") {
+  const OneGpu node;
+  const std::string glx = "/usr/lib64/libGLX_nvidia.so.535.54.03";
+  const auto elf = [](const char* soname, const char* needed, const char* version) {
+    MadeElf made;
+    made.soname = soname;
+    made.needed = {"libc.so.6"};
+    if (*needed != '\0') made.needed.emplace_back(needed);
+    made.version_needs = {{"libc.so.6", {version}}};
+    made.machine = kOwnMachine;
+    return made.bytes();
+  };
+  node.file(glx, elf("libGLX_nvidia.so.0", "libnvidia-eglcore.so.1", "GLIBC_2.2.5"));
+  node.file("/usr/lib64/libnvidia-eglcore.so.535.54.03",
+            elf("libnvidia-eglcore.so.1", "", "GLIBC_2.34"));
+  node.file("/etc/vulkan/icd.d/nvidia_icd.json", R"({"library_path": "libGLX_nvidia.so.0"})");
+  const auto is_mounted = [](const Edits& edits, const std::string& source) {
+    return std::ranges::any_of(edits.mounts, [&](const MountEdit& mount) {
+      return mount.source == source && !mount.target.empty();
+    });
+  };
+  const auto made = [&](const char* last) {
+    MadeElf libc;
+    libc.soname = "libc.so.6";
+    libc.version_definitions = {"GLIBC_2.2.5", last};
+    libc.machine = kOwnMachine;
+    node.image_file("/lib/" + std::string(kLibraries).substr(9) + "/libc.so.6", libc.bytes());
+    node.image_file(std::string(kLibraries) + "/libc.so.6", libc.bytes());
+  };
+  const std::map<std::string, std::string> all{{"NVIDIA_DRIVER_CAPABILITIES", "all"}};
+
+  made("GLIBC_2.34");
+  const auto newer = node.edits_with(all);
+  CHECK(is_mounted(newer, glx));
+  CHECK(is_mounted(newer, "/etc/vulkan/icd.d/nvidia_icd.json"));
+
+  made("GLIBC_2.31");
+  const auto older = node.edits_with(all);
+  CHECK_FALSE(is_mounted(older, glx));
+  CHECK_FALSE(is_mounted(older, "/usr/lib64/libnvidia-eglcore.so.535.54.03"));
+  CHECK_FALSE(is_mounted(older, "/etc/vulkan/icd.d/nvidia_icd.json"));
+  CHECK(is_mounted(older, "/usr/lib64/libcuda.so.535.54.03"));
+  CHECK(older.warnings.empty());
+  CHECK(std::ranges::count(older.notes,
+                           "the node's libnvidia-eglcore.so.1 needs GLIBC_2.34, but the image's C "
+                           "library goes up to 2.31: it is left out") == 1);
+  CHECK(node.edits_with({{"NVIDIA_DRIVER_CAPABILITIES", "compute,graphics"}}).warnings ==
+        std::vector<std::string>{
+            "the node's libnvidia-eglcore.so.1 needs GLIBC_2.34, but the image's C library goes up "
+            "to 2.31: it and 1 more are left out (hint: use an image of a newer distribution)"});
+
+  node.file("/usr/lib64/libcuda.so.535.54.03", elf("libcuda.so.1", "", "GLIBC_2.34"));
+  CHECK(node.edits_with({{"NVIDIA_VISIBLE_DEVICES", "all"}}).refusal ==
+        "the node's libcuda.so.1 needs GLIBC_2.34, but the image's C library goes up to 2.31, so "
+        "CUDA cannot work (hint: use an image of a newer distribution)");
+  const auto unasked = node.edits_with({});
+  CHECK(unasked.refusal.empty());
+  CHECK(unasked.warnings.size() == 1);
 }
 
 TEST_CASE("fake_driver_older_than_image_cuda_warns") {
