@@ -4,9 +4,11 @@ Images, directories and the programs in the containers are those of the tests. O
 packaging/migration/workflow-tools.md.
 """
 import os
+import shlex
 
 from command import await_true
 from harness import equal, expect, test
+from images import Image
 
 BASE = "registry:5000/suites/base:1"
 
@@ -363,3 +365,86 @@ def megatron_job_exports_only_its_own_variables(cluster):
     done.good("")
     (log,) = os.listdir(os.path.join(here, "logs"))
     equal(sorted(content(here, "logs", log).splitlines()), [f"{task}: --num-layers 24 4 upper" for task in range(4)], "output of the tasks", done)
+
+
+# --- dstack 0.21.2 (511c318), core/backends/slurm/compute.py, core/backends/base/compute.py -----------------------------
+
+DSTACK_COMMANDS = [
+    "( :", "unset LD_LIBRARY_PATH && unset LD_PRELOAD", 'exists() { command -v "$1" > /dev/null 2>&1; }',
+    "install_pkg() { NAME=Distribution; test -f /etc/os-release && . /etc/os-release; echo $NAME not supported; exit 11; }",
+    'if exists apt-get; then install_pkg() { apt-get update && DEBIAN_FRONTEND=noninteractive apt-get install -y "$1"; }; fi',
+    "if ! exists sshd; then install_pkg openssh-server; fi", "if ! exists curl; then install_pkg curl; fi", ": )",
+    "chmod 0755 /", "sed -i '/^sshd:/d' /etc/passwd", "echo 'sshd:x:0:0:privsep:/dev/null:/sbin/nologin' >> /etc/passwd",
+    "curl --connect-timeout 60 --max-time 240 --retry 1 --output /usr/local/bin/dstack-runner http://registry/dstack-runner",
+    "chmod +x /usr/local/bin/dstack-runner",
+    "/usr/local/bin/dstack-runner --log-level 6 start --temp-dir /tmp/runner --http-port 10999 --ssh-port 10022 "
+    "--ssh-authorized-key 'ssh-ed25519 AAAA of the project'"]
+DSTACK = f"""#!/bin/sh
+#SBATCH --job-name=alice-run-0
+#SBATCH --no-requeue
+#SBATCH --nodes=2
+#SBATCH --ntasks-per-node=1
+#SBATCH --cpus-per-task=1
+#SBATCH --mem=100M
+set -eu
+export NVIDIA_VISIBLE_DEVICES=void
+{shlex.join(["srun", "--cpus-per-task=1", "--container-image=registry:5000#suites/dstack:1", "--container-name=alice-run-0",
+             "--container-remap-root", "--container-writable", "--no-container-mount-home",
+             "--container-env=NVIDIA_VISIBLE_DEVICES", "sh", "-c", " && ".join(DSTACK_COMMANDS)])}
+"""
+CURL = """#!/bin/sh
+while [ "$1" != --output ]; do shift; done
+echo '#!/bin/sh
+echo "$(id -u) $NVIDIA_VISIBLE_DEVICES $(stat -c %a /) $(grep -c ^sshd:x:0:0: /etc/passwd) $(ls /home/alice 2>/dev/null | wc -l) $# $9"' >"$2"
+"""
+
+
+@test
+def dstack_job_edits_accounts_and_starts_its_runner(cluster):
+    programs = [("usr/bin/curl", CURL.encode()), ("usr/sbin/sshd", b"#!/bin/sh\n")]
+    cluster.push(Image("suites/dstack", [programs], {"Env": ["PATH=/usr/local/bin:/usr/bin:/bin:/usr/sbin", "NVIDIA_VISIBLE_DEVICES=all"]},
+                       below=cluster.base_layout))
+    job = int(cluster.run("sbatch", "--parsable", "--output=/home/alice/dstack.%j", stdin=DSTACK).good())
+    # dstack also passes --only-job-state, which the squeue of Slurm 22.05 lacks.
+    state = cluster.run("squeue", "-j", str(job), "-h", "-o", "%T")
+    expect(state.good().strip() in ("PENDING", "RUNNING", "COMPLETING", "COMPLETED"), "dstack cannot read the state", state)
+    cluster.await_job(job)
+    equal(content(cluster.home, "alice", f"dstack.{job}").splitlines(), ["0 void 755 1 0 11 10022"] * 2, "output of the runners")
+    for node in cluster.nodes:
+        cluster.run("srun", "-w", node, "scontainer", "rm", "alice-run-0")
+
+
+# --- OpenRLHF (3c3be62), examples/scripts/train_nonrl_slurm.sh ----------------------------------------------------------
+
+OPENRLHF = f"""#!/bin/bash
+#SBATCH -N 1
+#SBATCH --ntasks-per-node=1
+#SBATCH --exclusive
+#SBATCH --mem=0
+#SBATCH --overcommit
+readonly GPUS_PER_NODE=8
+readonly PROJECT_PATH=$(cd ../../; pwd)
+readonly IMAGE_NAME="{BASE}"
+training_commands="openrlhf.cli.train_dpo --train.batch_size 256"
+export MASTER_ADDR=$(scontrol show hostnames $SLURM_JOB_NODELIST | head -n 1)
+export MASTER_PORT=9901
+srun --container-image="$IMAGE_NAME" \
+    --container-mounts="$PROJECT_PATH:/openrlhf,$HOME/.cache:/root/.cache" \
+    bash -c " cd /openrlhf; ./pip install . ; ./torchrun \
+--nproc_per_node $GPUS_PER_NODE --nnodes $SLURM_NNODES --node_rank $SLURM_PROCID \
+--master_addr $MASTER_ADDR --master_port $MASTER_PORT -m ${{training_commands}}"
+"""
+
+
+@test
+def openrlhf_job_installs_and_trains_in_its_mounts(cluster):
+    directory(cluster, ".cache", model="weights\n")
+    directory(cluster, "openrlhf", pip="#!/bin/sh\ntouch /usr/local/bin/installed\n",
+              torchrun="#!/bin/sh\nls /usr/local/bin/installed; cat /root/.cache/model /workspace/replaced; echo $*\n")
+    directory(cluster, "openrlhf/examples")
+    _, path = directory(cluster, "openrlhf/examples/scripts")
+    done = cluster.batch(OPENRLHF, f"--chdir={path}")
+    equal(done.good().splitlines()[-4:],
+          ["/usr/local/bin/installed", "weights", "upper",
+           f"--nproc_per_node 8 --nnodes 1 --node_rank 0 --master_addr {done.out.split('--master_addr ')[1].split()[0]} "
+           "--master_port 9901 -m openrlhf.cli.train_dpo --train.batch_size 256"], "output", done)
