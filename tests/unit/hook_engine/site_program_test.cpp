@@ -9,7 +9,6 @@
 #include <fstream>
 
 #include "hook_engine/hook_directory.hpp"
-#include "hook_engine/hook_process.hpp"
 #include "hook_engine/step_hooks.hpp"
 #include "hooks/hook.hpp"
 #include "unit/catch2_compat.hpp"
