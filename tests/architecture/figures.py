@@ -21,7 +21,7 @@ LARGER_BY_NEWER_GCC = 1.05  # the limit is for GCC 12; of the same sources GCC 1
 LIMITS = (
     ("lines of the longest function", 80, True),
     ("per cent of all lines of functions that are in functions above 60", 2, True),
-    ("C++ files in spank, runtime, hooks and packaging", 379, True),
+    ("C++ files in spank, runtime, hooks and packaging", 380, True),
     ("source files in the fullest folder", 25, True),
     ("per cent of lines that include, name a namespace or are a pragma", 8, True),
     ("per cent of the lines of runtime in its largest room", 12, True),
