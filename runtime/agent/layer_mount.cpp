@@ -28,7 +28,8 @@ constexpr char kHint[] = "trusted.spank-container.loop";
 
 Result<UniqueFd> open_loop(int number) {  // ENODEV if a pod lacks the device: FUSE serves the layer
   UniqueFd device(::open(("/dev/loop" + std::to_string(number)).c_str(), O_RDONLY | O_CLOEXEC));
-  return device ? Result(std::move(device)) : Error::from_errno(ENODEV, "open a loop device");
+  const int why = errno == EMFILE || errno == ENFILE || errno == ENOMEM ? errno : ENODEV;
+  return device ? Result(std::move(device)) : Error::from_errno(why, "open a loop device");
 }
 
 /// Returns an unnamed file with the layer's own blocks except for the block with the list of
@@ -125,8 +126,7 @@ Result<DetachedMount> new_layer(const LayerFile& layer, const LayerOwner& owner,
                 ::mount_setattr(mount->get(), "", AT_EMPTY_PATH, &map, sizeof map) == 0))
     return mount;
   const int failed = mount ? errno : mount.error().sys_errno();
-  // The kernel was built without the compression. Before Linux 6.2 some patched kernels, which have
-  // no map, return EPERM.
+  // EINVAL: the kernel lacks the compression. Some patched ones before 6.2, without a map: EPERM.
   return Error::from_errno(failed == EINVAL || failed == EPERM ? EOPNOTSUPP : failed,
                            "mount a layer");
 }
