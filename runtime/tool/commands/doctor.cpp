@@ -417,8 +417,9 @@ void report_config(const std::string& path) {
   const auto print = [](const std::string& table, const Keys& keys) {
     for (const Key& key : keys) {
       std::vector<std::string> texts = key.texts();
-      const bool is_default = texts.empty() || (texts.size() == 1 && texts[0] == key.default_text);
-      if (is_default) continue;
+      if (texts.empty()) continue;
+      set_defaults({key});  // values are compared: a size may be written in several ways
+      if (*key.default_text != '\0' && texts == key.texts()) continue;
       for (std::string& text : texts) text = redacted(std::move(text));
       std::puts(formatted("{}{} = {}", table, key.name, printable(joined(texts, ", "))).c_str());
     }
