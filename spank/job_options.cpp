@@ -462,14 +462,13 @@ std::string switch_before(const std::string& command_line, std::string_view comm
 }
 
 std::string hint_about_switch_value(int words, const char* const* command) {
+  // The first three are programs: alone they are the command that the user means.
   constexpr std::string_view kValues[] = {"true", "false", "yes", "no", "1", "0", "on", "off"};
-  if (words < 1 || std::ranges::find(kValues, command[0]) == std::end(kValues)) return {};
+  const auto* const value =
+      words < 1 ? std::end(kValues) : std::ranges::find(kValues, command[0]);
+  if (value == std::end(kValues) || (words == 1 && value - kValues < 3)) return {};
   const std::string name = switch_before(own_command_line(), command[0]);
-  // These are meant for a command that does nothing.
-  const bool may_be_meant =
-      words == 1 && (name == "container-explain" || name == "container-verbose" ||
-                     name == "container-entrypoint-log");
-  if (name.empty() || may_be_meant) return {};
+  if (name.empty()) return {};
   return "warning: --" + name + " takes no value: \"" + command[0] +
          "\" is executed as the command (hint: leave it out)";
 }

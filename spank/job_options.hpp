@@ -88,8 +88,9 @@ std::vector<int> groups_of_command_line(const std::vector<std::string>& words);
 
 // --- hint about --container ---
 
-/// In srun: returns a warning if the step's command is a value such as `true` directly behind an
-/// option of ours that takes none; otherwise an empty text. Reads the command line only then.
+/// In srun: returns a warning if the step's command begins with a value such as `true` directly
+/// behind an option of ours that takes none; otherwise an empty text. `true`, `false` and `yes`
+/// without arguments are commands. Reads the command line only then.
 std::string hint_about_switch_value(int words, const char* const* command);
 /// Returns that option, without dashes. `command_line`: words ended by NUL.
 std::string switch_before(const std::string& command_line, std::string_view command);

@@ -184,7 +184,8 @@ def value_of_a_switch_is_not_the_command(cluster):
     warning = 'warning: --container-writable takes no value: "true" is executed as the command (hint: leave it out)'
     done = cluster.run("srun", "-n2", IMAGE, "--container-writable", "true", "echo")
     equal((done.rc, done.messages()), (0, [warning]), "exit code and lines", done)
-    for quiet in (["--container-writable", "-n1", "true"], ["--container-explain", "true"], ["--container-writable", "echo", "true"]):
+    for quiet in (["--container-writable", "-n1", "true"], ["--container-explain", "true"], ["--container-writable", "true"],
+                  ["--container-writable", "echo", "true"]):
         expect("takes no value" not in cluster.run("srun", IMAGE, *quiet).err, "it warns of " + " ".join(quiet))
 
 
