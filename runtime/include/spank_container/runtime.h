@@ -264,7 +264,7 @@ SPC_API int spc_site_flag(const char* key, int otherwise);
  * Static. */
 SPC_API const char* spc_launcher_path(void);
 
-/* Returns the version of the package, for example "1.0.0". Static. */
+/* Returns the version of the package, for example "1.1.0". Static. */
 SPC_API const char* spc_version(void);
 
 #ifdef __cplusplus
