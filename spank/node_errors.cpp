@@ -26,7 +26,7 @@ namespace spank_container {
 namespace {
 
 // milliseconds: longest pause between reports, and longest time in all, before printing
-constexpr int64_t kQuiet = 300, kLongest = 2000;
+constexpr int64_t kQuiet = 1000, kLongest = 2000;
 constexpr int64_t kPatience = 1000;  // milliseconds, for one node's report
 constexpr size_t kConnections = 128;
 // limits of the collected text in bytes, and of reports; nodes print further errors themselves

@@ -176,7 +176,7 @@ def dies_in_the_middle(name, die):
     died = time.monotonic()
     die(first, relay)
     result = succeeds(second.wait(), image)
-    assert time.monotonic() - died < 6, result
+    assert time.monotonic() - died < 15, result  # the site gives up after 2 s without a byte
     assert step.asked_for_more == [(1, (0,))], step.asked_for_more
     assert len(seen) == 2 and int(seen[1].removeprefix("bytes=").rstrip("-")) > 500_000, seen
     return first, image
