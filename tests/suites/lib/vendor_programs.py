@@ -5,7 +5,7 @@ import functools
 from fake_driver import compiled
 
 OPENED = r"""
-#define _GNU_SOURCE
+#define _DEFAULT_SOURCE  // with _GNU_SOURCE, glibc 2.38 and newer make sscanf need GLIBC_2.38
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
