@@ -194,10 +194,13 @@ class ExportProgram {
   }
   /// Waits for the program. Returns its exit status, or 128 + the signal that killed it.
   int wait() { return child_.wait().code(); }
-  /// Returns the last line of standard error, which has the cause, without the prefixes of logging
+  /// Returns the last line of standard error that has a cause, without the prefixes of logging
   /// libraries.
   [[nodiscard]] std::string complaints() const {
     std::string_view line = text_;
+    // skopeo adds such a line if it cannot make a user namespace
+    if (const auto at = line.rfind("(Unable to determine exit status)"); at != line.npos)
+      line = line.substr(0, line.rfind('\n', at) + 1);
     while (line.ends_with('\n') || line.ends_with(' ') || line.ends_with('"'))
       line.remove_suffix(1);
     line.remove_prefix(line.rfind('\n') + 1);

@@ -339,7 +339,7 @@ def test_podman_storage_is_read_by_skopeo_without_podman():
     fails(local("podman://localhost/team/app:2", environment=environment), "has no such image", "localhost/team/app:2")
 
 
-def test_missing_podman_or_skopeo_is_reported_fake_podman_works():
+def test_podman_and_skopeo_missing_or_fake_are_reported():
     fails(local("podman://team/app:1", environment={"PATH": work}), "neither podman nor skopeo", "podman save")
     programs = tempfile.mkdtemp(dir=work)
     archive = as_tar(docker_save(two))
@@ -350,3 +350,9 @@ def test_missing_podman_or_skopeo_is_reported_fake_podman_works():
     environment = {"PATH": programs + ":/usr/bin:/bin"}
     has_layers(local("podman://team/app:1", environment=environment), [layer.diff_id for layer in two.layers])
     fails(local("podman://team/app:2", environment=environment), "has no such image", "podman images lists them")
+    os.mkdir(programs + "/only-skopeo")
+    with open(programs + "/only-skopeo/skopeo", "w") as file:
+        file.write("#!/bin/sh\nfor text in 'finding newgidmap: not found' '(Unable to determine exit status)'; do\n"
+                   '    echo "level=error msg=\\"$text\\"" >&2\ndone\nexit 1\n')
+    os.chmod(programs + "/only-skopeo/skopeo", 0o755)
+    fails(local("podman://team/app:1", environment={"PATH": programs + "/only-skopeo"}), "status 1: finding newgidmap: not found")

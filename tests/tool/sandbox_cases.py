@@ -162,7 +162,9 @@ except SandboxError as error:
     assert "no sandbox" in str(error), error
 print("done")
 """
-    example = os.path.join(machine.HERE, "../../packaging/examples/sandbox")
-    machine.run(machine.as_user(["/usr/bin/python3", "-B", "-c", program, example, base()]), "",
+    # The user may be unable to read the directory of the tests.
+    with open(os.path.join(machine.HERE, "../../packaging/examples/sandbox/spank_container.py"), encoding="utf-8") as file:
+        machine.write(os.path.join(machine.home, "spank_container.py"), file.read())
+    machine.run(machine.as_user(["/usr/bin/python3", "-B", "-c", program, machine.home, base()]), "",
                 machine.environment(XDG_RUNTIME_DIR=machine.runtime), machine.home).succeeds("done\n")
     user("sandbox", "rm", "of-python").succeeds()
