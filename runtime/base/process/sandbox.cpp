@@ -21,22 +21,16 @@ constexpr int kAlways[] = {
     // end of the process, abort() included
     SCMP_SYS(exit), SCMP_SYS(exit_group), SCMP_SYS(rt_sigreturn), SCMP_SYS(rt_sigprocmask),
     SCMP_SYS(rt_sigaction), SCMP_SYS(sigaltstack), SCMP_SYS(getpid), SCMP_SYS(gettid),
-    // libext2fs 1.47.1 and newer asks for these and PR_GET_DUMPABLE before it reads a variable
+    // libext2fs 1.47.1 and newer asks for these, and PR_GET_DUMPABLE, before it reads a variable
     SCMP_SYS(getuid), SCMP_SYS(geteuid), SCMP_SYS(getgid), SCMP_SYS(getegid),
     // glibc's qsort queries the memory size when it sorts 1 KiB or more, and ignores an error
     SCMP_SYS(sysinfo)};
 
 /// Fail with ENOSYS: libraries use these calls only to work faster, and have a fallback.
-constexpr int kMissing[] = {SCMP_SYS(sched_getaffinity),
-                            SCMP_SYS(getcpu),
-                            SCMP_SYS(getrusage),
-                            SCMP_SYS(prlimit64),
-                            SCMP_SYS(uname),
-                            SCMP_SYS(clock_getres),
-                            SCMP_SYS(membarrier),
-                            SCMP_SYS(rseq),
-                            SCMP_SYS(set_robust_list),
-                            SCMP_SYS(prctl)};
+constexpr int kMissing[] = {
+    SCMP_SYS(sched_getaffinity), SCMP_SYS(getcpu), SCMP_SYS(getrusage),
+    SCMP_SYS(prlimit64),         SCMP_SYS(uname),  SCMP_SYS(clock_getres),
+    SCMP_SYS(membarrier),        SCMP_SYS(rseq),   SCMP_SYS(set_robust_list)};
 
 /// Sets a limit. `more`: distance from the soft limit to the one at which the kernel kills.
 Result<void> set_limit(decltype(RLIMIT_CORE) what, rlim_t value, const char* name,
@@ -65,6 +59,7 @@ Result<void> load_filter(std::initializer_list<AllowedCall> allowed) {
   for (const int call : kAlways) filter.add(SCMP_ACT_ALLOW, call);
   for (const int call : kMissing) filter.add(SCMP_ACT_ERRNO(ENOSYS), call);
   filter.add(SCMP_ACT_ALLOW, SCMP_SYS(mprotect), {SCMP_A2(SCMP_CMP_MASKED_EQ, PROT_EXEC, 0)});
+  filter.add(SCMP_ACT_ALLOW, SCMP_SYS(prctl), {SCMP_A0(SCMP_CMP_EQ, PR_GET_DUMPABLE)});
   // Allow signals to this process only: abort() sends one.
   filter.add(SCMP_ACT_ALLOW, SCMP_SYS(tgkill),
              {SCMP_A0(SCMP_CMP_EQ, static_cast<scmp_datum_t>(::getpid()))});

@@ -269,6 +269,7 @@ TEST_CASE("layer_sandbox_allows_queries_of_libraries") {
           if (::syscall(SYS_sched_getaffinity, 0, 0, nullptr) != -1 || errno != ENOSYS) ::abort();
           rlimit none{};
           if (::setrlimit(RLIMIT_CORE, &none) != -1 || errno != ENOSYS) ::abort();
+          if (::prctl(PR_GET_DUMPABLE) != 0 || ::getuid() != ::geteuid()) ::abort();
         }) == 0);
 }
 
