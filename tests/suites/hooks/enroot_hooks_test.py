@@ -196,14 +196,14 @@ for bytes in (b"x", b"\xff" * 16, b"\0" * 16, b"\x08" + b"\xff" * 15, b"x" * 100
         s.close()
 EOF
     enroot-mount --root "${ENROOT_ROOTFS}" - <<< "/usr/lib /opt/lib none x-create=dir,rbind"
-    setsid sh -c 'trap "" TERM HUP; sleep 321' &
-    (setsid setsid sleep 321 &) ; python3 -c 'import os, time; os.fork() or os.setsid() and 0; time.sleep(321)' &
+    setsid sh -c 'trap "" TERM HUP; sleep 7654321' &
+    (setsid setsid sleep 7654321 &) ; python3 -c 'import os, time; os.fork() or os.setsid() and 0; time.sleep(7654321)' &
     rm -f "${ENROOT_ENVIRON}"; mkfifo "${ENROOT_ENVIRON}"
     """
     with Hooks(cluster, {"a.sh": hook}):
         done = step(cluster, "test -e /opt/lib && echo mounted")
     done.good("mounted")
-    done = cluster.root("node01", "sh", "-c", "grep -l '[3]21' /proc/[0-9]*/cmdline 2> /dev/null | wc -l")
+    done = cluster.root("node01", "sh", "-c", "grep -l '[7]654321' /proc/[0-9]*/cmdline 2> /dev/null | wc -l")
     equal(done.out.strip(), "0", "processes that are left", done)
 
 
