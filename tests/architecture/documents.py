@@ -412,6 +412,9 @@ def changelog_problems():
             yield "the notes have more than a fragment's first paragraph"
         if not changelog("deb", "7").startswith(f"spank-container ({number}-7) unstable; urgency=medium\n\n  * "):
             yield "the changelog of the Debian package does not begin with this version"
+        times = re.findall(r"^ -- .*>  (.*)", changelog("deb"), re.M)
+        if len(times) != len(set(times)):
+            yield "entries in the changelog of the Debian package have the same time"
         if not re.match(rf"\* \w{{3}} \w{{3}} \d\d \d{{4}} .* - {re.escape(number)}-7\n- ", changelog("rpm", "7")):
             yield "the changelog of the RPM package does not begin with this version"
 
