@@ -94,9 +94,10 @@ TEST_CASE("fuse_unservable_file_is_refused_with_reason") {
   CHECK(with(28, std::string("\3\0\1\0", 4))
             .starts_with("it is a squashfs of version 3.1, only version 4.0 is supported"));
   CHECK(with(0, "sqsh").starts_with("it is a squashfs of version 3 or older"));
-  CHECK(
-      with(20, std::string("\2\0", 2))
-          .starts_with("the squashfs is compressed with lzma, which this build does not support"));
+  const std::string lzma = with(20, std::string("\2\0", 2));  // Debian 13's squashfuse has it
+  CHECK((
+      lzma == "accepted" ||
+      lzma.starts_with("the squashfs is compressed with lzma, which this build does not support")));
   CHECK(with(20, std::string("\11\0", 2)) ==
         "the squashfs is compressed in an unknown way (number 9)");
   CHECK(with(12, std::string("\0\0\0\1", 4)) == "the squashfs is corrupt: block size 16777216");

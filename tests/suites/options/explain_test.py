@@ -78,7 +78,7 @@ def explain_shows_task_variables_with_their_origin(cluster):
     told = variables(explain(cluster, *options, env=env))
     task = cluster.srun(*options, "env", "-0", env=env).good()
     task = dict(variable.split("=", 1) for variable in task.split("\0") if "=" in variable)
-    changing = {name for name in told if name.startswith(("SLURM_", "SLURMD_", "SRUN_"))}
+    changing = {name for name in told if name.startswith(("SLURM_", "SLURMD_", "SRUN_", "_SLURM_SPANK_OPTION_"))}
     shown = {name: value.strip('"') for name, (value, _) in told.items() if name not in changing}
     real = {name: value for name, value in task.items() if name not in changing and not name.startswith("SLURM")}
     for name in ("TMPDIR", "_"):  # Slurm sets them after the task has entered the container
