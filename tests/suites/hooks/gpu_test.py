@@ -303,7 +303,7 @@ def unconstrained(cluster):
     def set_to(new, what_others_see):
         with open(path, "w") as file:
             file.write(new)
-        cluster.restart_all()  # slurmd 24.11 ends at the second `scontrol reconfigure` within a second
+        cluster.root("head", "scontrol", "reconfigure").good()
         await_true(lambda: cluster.run(*others_gpu).good().splitlines() == [what_others_see] * 2, 10, "the nodes keep their configuration")
     try:
         set_to(text.replace("ConstrainDevices=yes", "ConstrainDevices=no"), ALLOWED)

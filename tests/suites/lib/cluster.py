@@ -195,7 +195,7 @@ class Cluster:
         for entry in os.listdir("/proc"):
             try:
                 if entry.isdigit() and os.stat(f"/proc/{entry}/ns/pid").st_ino == space:
-                    if name is None or open(f"/proc/{entry}/comm", errors="replace").read().strip() == name:
+                    if name is None or name_of(entry) == name:
                         if open(f"/proc/{entry}/stat").read().rpartition(")")[2].split()[0] != "Z":
                             found.append(int(entry))
             except OSError:
@@ -346,9 +346,10 @@ def changed(before, now):
 
 
 def name_of(pid):
-    """None when it has ended meanwhile."""
+    """None when it has ended meanwhile. From 24.05 on, Debian's daemons of Slurm have another name once they have replaced themselves at
+    `scontrol reconfigure`."""
     try:
-        return open(f"/proc/{pid}/comm", errors="replace").read().strip()
+        return open(f"/proc/{pid}/comm", errors="replace").read().strip().removesuffix("-wlm")
     except OSError:
         return None
 
