@@ -309,7 +309,8 @@ bool runs_slurmd() {
   for (std::size_t i = 0; failed == 0 && !runs && i < found.gl_pathc; ++i) {
     const UniqueFd file(::open(found.gl_pathv[i], O_RDONLY | O_CLOEXEC));
     const auto name = file ? read_file(file.get(), 64) : Result<std::string>(std::string());
-    runs = name && *name == "slurmd\n";
+    // slurmd-wlm: Debian's name of the file, seen after `scontrol reconfigure` (Slurm 24.11)
+    runs = name && (*name == "slurmd\n" || *name == "slurmd-wlm\n");
   }
   ::globfree(&found);
   return runs;
