@@ -13,6 +13,7 @@
 #include <functional>
 #include <string_view>
 
+#include "base/bytes.hpp"
 #include "base/format.hpp"
 #include "base/text.hpp"
 #include "base/unique_fd.hpp"
