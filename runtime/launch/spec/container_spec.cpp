@@ -242,9 +242,10 @@ std::string source_in_words(const Mount& mount) {
 std::optional<std::string> shown_value(const std::string& name, const std::string& value) {
   // Options and the plugin's notes about them have values of variables, with whole URLs. Slurm
   // 24.11 leaves the variables in which it carries options to the tasks.
-  const bool is_option =
-      name == "SLURM_SPANK_SCONTAINER_VARIABLES" || name == "SLURM_SPANK_SCONTAINER_BEATEN" ||
-      name == "SCONTAINER_ENV" || name.find("SLURM_SPANK_OPTION_") != std::string::npos;
+  const bool is_option = name == "SLURM_SPANK_SCONTAINER_VARIABLES" ||
+                         name == "SLURM_SPANK_SCONTAINER_BEATEN" || name == "SCONTAINER_ENV" ||
+                         name == "PYXIS_CONTAINER_ENV" ||
+                         name.find("SLURM_SPANK_OPTION_") != std::string::npos;
   if ((may_be_secret(name) || is_option) && !value.empty()) return {};
   const bool is_url = value.starts_with("https://") || value.starts_with("http://");
   return is_url ? without_secrets(value) : value;

@@ -93,7 +93,7 @@ def explain_shows_task_variables_with_their_origin(cluster):
 @test
 def explain_shows_no_secrets(cluster):
     done = explain(cluster, "--container-env=MY_PASSWORD=geheim1", env=["HF_TOKEN=geheim2", "aws_secret=geheim3", "API_KEY=geheim4", "NO_TOKEN=",
-                                                                         "SCONTAINER_ENV=geheim5", "_SLURM_SPANK_OPTION_other_key=geheim6"])
+                                                                         "SCONTAINER_ENV=geheim5", "PYXIS_CONTAINER_ENV=geheim7", "_SLURM_SPANK_OPTION_other_key=geheim6"])
     expect("geheim" not in done.err, "a secret is told", done)
     equal(variables(done)["HF_TOKEN"], ("***", "job"), "HF_TOKEN", done)
     equal(variables(done)["NO_TOKEN"], ('""', "job"), "NO_TOKEN", done)
