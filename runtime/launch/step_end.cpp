@@ -42,12 +42,11 @@ bool introduce_itself(int slurmstepd) {
   return send_struct(slurmstepd, message).has_value();
 }
 
-/// Withdraws the saver's registration after the saver has ended, so that slurmstepd does not report
-/// its end a second time. Returns false if slurmstepd has already read it and reports the end
-/// itself.
-bool take_back(int step) {
+/// Tells the stop process that the task reports the end of the saver, which may have registered.
+void withdraw(int stop_process) {
   SaveMessage message;
-  return ::recv(step, &message, sizeof message, MSG_DONTWAIT) == sizeof message;
+  message.kind = SaveMessageKind::failed;
+  [[maybe_unused]] const auto sent = send_struct(stop_process, message);
 }
 
 /// Returns the settings read from an image that is only a file system, whose record in the step is
@@ -91,24 +90,24 @@ Result<Saver> Saver::start(const StepChannel& step, const std::string& path,
                     .parent = ChildOf::our_parent,
                     .prepare = [slurmstepd] { return introduce_itself(slurmstepd); }});
   if (!started) {
-    take_back(step.step.get());  // it may have registered already
+    withdraw(step.save.get());
     return std::move(started).error().during("start the saver");
   }
   theirs.reset();
 
   SaveMessage answer;
   if (!receive_struct(ours.get(), answer)) {
-    take_back(step.step.get());
-    return Error(ErrorKind::unavailable, "the saver could not be started");
+    withdraw(step.save.get());
+    return Error(ErrorKind::unavailable, "the saver exited unexpectedly")
+        .hint("if it was not cancelled, increase --mem");
   }
   if (answer.kind != SaveMessageKind::opened) return answer.error.error();
   Saver saver;
   saver.line_ = std::move(ours);
-  saver.step_ = step.step.get();
   return saver;
 }
 
-/// If the saver has ended, returns an Error only if slurmstepd does not report it.
+/// Ignores the end of the saver, which the stop process reports.
 Result<void> Saver::give(int root, int record, const ImageSettings& settings,
                          const std::string& image) {
   const UniqueFd line = std::move(line_);
@@ -121,10 +120,10 @@ Result<void> Saver::give(int root, int record, const ImageSettings& settings,
   SaveMessage known{.kind = SaveMessageKind::known};
   const bool is_given =
       send_struct(line.get(), message, std::span(passed, in_files ? 3 : 2)).has_value();
-  const bool is_known = is_given && (image.empty() || receive_struct(line.get(), known));
-  if (known.kind == SaveMessageKind::failed) return known.error.error();
-  if (is_known || !take_back(step_)) return {};
-  return Error(ErrorKind::unavailable, "the saver exited unexpectedly");
+  if (is_given && !image.empty() && receive_struct(line.get(), known) &&
+      known.kind == SaveMessageKind::failed)
+    return known.error.error();
+  return {};
 }
 
 void tell_saver_of_task(const StepChannel& step) {

@@ -36,7 +36,6 @@ class Saver {
 
  private:
   UniqueFd line_;
-  int step_ = -1;  ///< the tasks' end of the channel to it
 };
 
 /// Called in each task that has entered: a container is saved only if all tasks were started, and a

@@ -16,6 +16,8 @@ namespace spc {
 ///   save       ── progress … ──►            slurmstepd
 ///   save       ── done or failed ──►        slurmstepd  the last message; then slurmstepd waits
 ///                                                       for the end of the socket
+///   leader     ── failed ──►                slurmstepd  in place of a saver that ended at its
+///                                                       start: the leader has reported it
 ///
 /// On the socket between the leader and the saver:
 ///
