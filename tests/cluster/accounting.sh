@@ -1,6 +1,7 @@
 # Slurm's accounting on the head: MariaDB with an empty database, and slurmdbd. Uses the functions of `cluster`.
 
 # A database without users and without a network: only processes of the head reach its socket.
+# slurmdbd could make the database itself, but its second connection fails with MariaDB 11.8.9's library.
 start_accounting() {
     # shellcheck disable=SC2016
     on_head bash -euc '
@@ -13,10 +14,12 @@ start_accounting() {
             StorageHost=localhost StorageUser=slurm PidFile=/run/slurm/slurmdbd.pid LogFile=/var/log/slurm/slurmdbd.log \
             >/etc/slurm/slurmdbd.conf && chown slurm: /etc/slurm/slurmdbd.conf)'
     await database_answers || die "MariaDB does not answer: $(tail -n 5 "$state/machines/head/log/mariadbd.log")"
+    on_head mariadb -e 'create database slurm_acct_db'
     on_head slurmdbd
     on_head sh -c 'printf "%s\n" AccountingStorageType=accounting_storage/slurmdbd AccountingStorageHost=head >>/etc/slurm/slurm.conf'
     await on_head sacctmgr -i add cluster test &>/dev/null ||
         die "slurmdbd does not answer: $(tail -n 5 "$state/machines/head/log/slurm/slurmdbd.log")"
+    on_head rm -f /var/lib/slurm/slurmctld/clustername # has a number other than slurmdbd's, which 24.11 compares
     restart head
     await all_idle || die "the nodes did not become idle"
 }
