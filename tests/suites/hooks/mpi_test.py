@@ -39,6 +39,11 @@ def prepare(cluster):
     return "registry:5000/suites/mpi:1"
 
 
+def node_glibc_is_newer():
+    """Returns whether the node has a newer C library than the image, which is of Debian 12."""
+    return tuple(map(int, os.confstr("CS_GNU_LIBC_VERSION").split()[1].split("."))) > (2, 36)
+
+
 def start_ring(cluster, mpi, family, *options, image=None, mounts="", words=(), **how):
     return cluster.start_srun(f"--mpi={mpi}", PROGRAMS + mounts, *options, f"/mpi/ring.{family}", *words, image=image or prepare(cluster), **how)
 
