@@ -12,7 +12,7 @@ from cluster import kill_all
 from command import WAITING, await_true
 import local_files
 from errors_test import Config
-from harness import equal, expect, test
+from harness import Failed, equal, expect, test
 from images import with_probe
 
 ON = ("-w", "node01")
@@ -182,8 +182,9 @@ def server_stopped_by_its_job_does_not_outlive_it(cluster):
 
 
 def is_stuck(task):
-    with open(f"/proc/{task}/stat") as file:
-        return file.read().rpartition(")")[2].split()[0] == "D"
+    """Returns whether the task waits for its server, or for a task that does."""
+    with open(f"/proc/{task}/stat") as file, open(f"/proc/{task}/wchan") as function:
+        return file.read().rpartition(")")[2].split()[0] == "D" or function.read() == "request_wait_answer"
 
 
 @test
@@ -199,7 +200,9 @@ def task_with_stopped_server_can_be_killed(cluster):
             time.sleep(moment)
             server, = cluster.processes("node01", "fuse")
             os.kill(server, signal.SIGSTOP)
-            stuck += any(is_stuck(task) for task in cluster.processes("node01", "bash"))
+            with contextlib.suppress(Failed):
+                await_true(lambda: any(map(is_stuck, cluster.processes("node01", "bash"))), 2, "")
+                stuck += 1
             cluster.run("scancel", "--me").good()
             step.end(10)
             await_true(lambda: not cluster.processes("node01", "slurmstepd"), 4, "slurmstepd waits for a task that hangs")
