@@ -188,6 +188,10 @@ def accounting_has_image_and_digest(cluster):
             equal(comment_of(cluster, int(job) + 1), f"container={name} digest={digests[0]}", "of srun's job")
 
 
+def await_end(cluster, job):
+    await_true(lambda: not cluster.inquirer.ask(f"squeue -h -j {job}"), 30, f"job {job} does not end")
+
+
 @contextlib.contextmanager
 def accounting(cluster):
     """Runs slurmdbd with an empty database."""
@@ -217,11 +221,13 @@ def sacct_shows_images_of_jobs_arrays_components_and_steps(cluster):
     with accounting(cluster), job_submit(cluster), rules(cluster, "check_at_submit = true\n"):
         plain = cluster.submit("#!/bin/sh\n")
         array = cluster.submit("#!/bin/sh\n", image, "--array=0-2")
+        # Tasks of an array get job numbers when they start: now, so that later jobs have consecutive ones.
+        await_end(cluster, array)
         mixed = cluster.submit(f"#!/bin/sh\n#SBATCH {image}\n#SBATCH hetjob\n")
         steps = cluster.submit(f"#!/bin/sh\nsrun {image} /probe\nsrun {other} /probe\n")
         cluster.run("srun", image, "/probe", ":", other, "/probe").good()
-        for job in (plain, array, mixed, steps):
-            await_true(lambda: not cluster.inquirer.ask(f"squeue -h -j {job}"), 30, f"job {job} does not end")
+        for job in (plain, mixed, steps):
+            await_end(cluster, job)
 
         def rows(line):
             shown = cluster.run(*line, "-n", "-P").good()
