@@ -230,7 +230,8 @@ PEERS = (
                                ("unsquashfs", "start.peer.unsquashfs", 0))),
     ("start, mounted", "ms", 1, (("ours, later step", "start.mounted.whole, 5 layers / shared", 1),
                                  ("bwrap, directory", "start.peer.bwrap / ch-run / ch-run on squashfs", 0))),
-    ("srun true", "ms", 1, (("container", "start.srun.plain / .container", 1), ("plain", "start.srun.plain / .container", 0))),
+    ("srun true", "ms", 1, (("first step", "srun bare / later step / first step", 2), ("later step", "srun bare / later step / first step", 1),
+                            ("bare", "srun bare / later step / first step", 0))),
     ("import torch", "ms", 1000, (("ours", "io.torch.warm", 0), ("squashfuse_ll", "io.peer.squashfuse_ll.torch.warm / walk.warm", 0))),
     ("find /", "ms", 1000, (("ours", "io.walk.warm", 0), ("squashfuse_ll", "io.peer.squashfuse_ll.torch.warm / walk.warm", 1))),
 )
