@@ -103,10 +103,12 @@ def test_fish_completes_scontainer():
 @contextlib.contextmanager
 def shell_with_keys(before, *argv):
     """An interactive shell on a terminal, which has run `before`. Yields a function: types something and a tabulator, and waits until
-    the shell says what it adds."""
+    the shell says what it adds. From 24.11 on, Slurm's commands complete only with a configuration."""
+    slurm_conf = os.path.join(machine.home, "slurm.conf")
+    machine.write(slurm_conf, "ClusterName=test\nSlurmctldHost=localhost\nNodeName=localhost\nPartitionName=main Nodes=ALL\n")
     shell, theirs = pty.openpty()
     process = subprocess.Popen(machine.as_user(list(argv)), stdin=theirs, stdout=theirs, stderr=theirs, cwd=machine.home,
-                               env=machine.environment(TERM="dumb"), start_new_session=True)
+                               env=machine.environment(TERM="dumb", SLURM_CONF=slurm_conf), start_new_session=True)
     os.close(theirs)
 
     def hears(text, typed, seconds=15):
