@@ -52,8 +52,10 @@ void unset_places_outside(const HookContext& context, Edits& edits) {
     if (!is_place_of_mpi(name) || context.of_image(name) != nullptr) continue;
     const std::string* of_job = context.of_job(name);
     const std::string first = value.substr(0, value.find(':'));
+    // mpirun of Open MPI 5 passes PMIx's directory, where the image's Open MPI 4 finds nothing.
+    const bool is_for_pmix = name == "OMPI_MCA_mca_base_component_path" && first.ends_with("/pmix");
     if (of_job == nullptr || *of_job != value || !first.starts_with('/') ||
-        context.open_in_image(first.c_str(), O_PATH))
+        (!is_for_pmix && context.open_in_image(first.c_str(), O_PATH)))
       continue;
     edits.environment.unset.insert(name);
     names.push_back(name);

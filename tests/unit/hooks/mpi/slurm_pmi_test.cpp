@@ -280,6 +280,19 @@ TEST_CASE("mpi_module_paths_missing_in_container_are_unset") {
   CHECK(node.task().environment.unset.empty());
 }
 
+TEST_CASE("pmix_directory_from_mpirun_is_no_place_of_open_mpi") {
+  Node node;
+  const std::string name = "OMPI_MCA_mca_base_component_path";
+  for (const char* place : {"/usr/lib/pmix2/lib/pmix", "/opt/openmpi/lib/openmpi"})
+    node.write(std::string(place).substr(1) + "/mca_any.so", "");
+  node.context.job[name] = "/usr/lib/pmix2/lib/pmix";
+  node.context.environment = node.context.job;
+  CHECK(node.task().environment.unset == std::set<std::string>{name});
+  node.context.job[name] = "/opt/openmpi/lib/openmpi";
+  node.context.environment = node.context.job;
+  CHECK(node.task().environment.unset.empty());
+}
+
 TEST_CASE("cray_pals_with_image_without_cray_pmi_warns") {
   Node node;
   node.context.job["SLURM_MPI_TYPE"] = "cray_shasta";
