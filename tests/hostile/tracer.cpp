@@ -2,6 +2,7 @@
 // of these programs.
 //
 //   hostile_tracer PID ROLE list              injects nothing, prints each system call of ROLE
+//                                             when it ends
 //   hostile_tracer PID ROLE kill N            kills ROLE instead of its Nth system call
 //   hostile_tracer PID ROLE stop N            stops ROLE (SIGSTOP) at its Nth system call
 //   hostile_tracer PID ROLE fail N ERRNO [NUMBER]
@@ -45,6 +46,7 @@
 #include <set>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 namespace {
@@ -190,6 +192,11 @@ class Tracer {
 
   [[nodiscard]] bool empty() const { return tasks_.empty(); }
 
+  /// Prints the listed calls. Not before the end: a full pipe would stop the traced processes.
+  void print_calls() const {
+    for (const auto& [process, number] : calls_) std::printf("call %d %d\n", process, number);
+  }
+
  private:
   void adopt(pid_t task) {
     if (tasks_.contains(task)) return;
@@ -239,7 +246,7 @@ class Tracer {
     if (wish_.what == Wish::watch) return while_it_may_enter(process, number, info.entry.args);
     if (roles_[process] != wish_.role) return;
     if (wish_.what == Wish::list) {
-      std::printf("call %d %d\n", process, number);
+      calls_.emplace_back(process, number);
     } else if ((wish_.number < 0 || number == wish_.number) && ++count_ == wish_.at) {
       std::printf("done %d %d\n", process, number);
       if (wish_.what == Wish::kill) ::kill(process, SIGKILL);
@@ -308,6 +315,7 @@ class Tracer {
   Wish wish_;
   long count_ = 0;
   pid_t renamed_ = 0;  // the process that is just changing its name
+  std::vector<std::pair<pid_t, int>> calls_;
   std::map<pid_t, Task> tasks_;
   std::map<pid_t, std::string> roles_;  // by process
   std::set<pid_t> watched_;
@@ -357,6 +365,7 @@ int main(int argc, char** argv) {
   for (int signal = SIGCHLD; signal == SIGCHLD && !tracer.empty();
        signal = ::sigwaitinfo(&news, nullptr))
     tracer.take_all();
+  tracer.print_calls();
   // At exit, the kernel detaches and resumes all processes.
   return 0;
 }
