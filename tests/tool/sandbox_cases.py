@@ -39,6 +39,17 @@ def test_sandbox_is_created_used_listed_and_stopped():
     user("sandbox", "exec", "first", "true").fails(125, 'no sandbox "first"')
 
 
+def test_unfinished_records_of_killed_commands_are_removed():
+    user("sandbox", "list").succeeds()
+    directory = os.path.join(machine.runtime, "spank-container/sandboxes")
+    ended, lives = "half.4194304~.4194304~", f"half.{os.getpid()}~"  # the first number is above those of Linux
+    for name in (ended, lives):
+        machine.write(os.path.join(directory, name), '{"pid": 1')
+    assert user("sandbox", "list", "--json").json() == []
+    assert os.listdir(directory) == [lives], os.listdir(directory)
+    os.unlink(os.path.join(directory, lives))
+
+
 def test_sandbox_without_network_has_only_the_loopback():
     create("--name=alone", "--no-network")
     seen = sh("alone", "grep -c : /proc/net/dev; grep -q 127.0.0.1 /proc/net/fib_trie && echo up")

@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <linux/openat2.h>
+#include <signal.h>
 #include <sys/file.h>
 #include <sys/sendfile.h>
 #include <sys/stat.h>
@@ -243,6 +244,19 @@ Result<Json> find_sandbox(const std::string& state, const std::string& name) {
   return record;
 }
 
+namespace {
+
+/// Returns whether the process that wrote this record, as `NAME.PID~`, was killed meanwhile.
+bool is_unfinished(const std::string& name) {
+  const auto dot = name.rfind('.');
+  if (!name.ends_with('~') || dot == std::string::npos) return false;
+  pid_t writer = 0;
+  return read_number(std::string_view(name).substr(dot + 1, name.size() - dot - 2), writer) &&
+         ::kill(writer, 0) != 0 && errno == ESRCH;
+}
+
+}  // namespace
+
 Result<std::map<std::string, Json>> running_sandboxes(const std::string& state) {
   std::map<std::string, Json> all;
   DirectoryReader entries(state + "/sandboxes");
@@ -251,8 +265,8 @@ Result<std::map<std::string, Json>> running_sandboxes(const std::string& state) 
     const std::string path = formatted("{}/sandboxes/{}", state, name);
     const auto text = record_text(path);
     auto record = text ? Json::parse(*text) : Result<Json>(text.error());
-    if (!record) continue;  // being written
-    if (!is_running(process_in(*record))) {
+    if (!record && !is_unfinished(name)) continue;  // being written
+    if (!record || !is_running(process_in(*record))) {
       ::unlink(path.c_str());
     } else if (record->find("image") != nullptr) {
       all.emplace(name, *std::move(record));
@@ -261,6 +275,7 @@ Result<std::map<std::string, Json>> running_sandboxes(const std::string& state) 
   DirectoryReader images(state + "/images");
   while (images.next()) {
     const std::string path = formatted("{}/images/{}", state, images.name());
+    if (is_unfinished(path)) ::unlink(path.c_str());
     if (path.ends_with(".lock") || path.ends_with("~")) continue;
     const auto text = record_text(path);
     const auto record =
